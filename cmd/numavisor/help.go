@@ -22,8 +22,8 @@ func commandGroups() []helpGroup {
 	return []helpGroup{
 		{"First look (nothing is changed)", []string{"topology", "list", "show", "pool", "doctor", "top"}},
 		{"Placing VMs and processes", []string{"place", "schedule", "create", "bind", "run", "delete"}},
-		{"A fleet of hosts", []string{"up", "server", "hosts", "host", "start", "stop", "migrate",
-			"user", "token", "project", "audit"}},
+		{"A fleet of hosts", []string{"up", "server", "hosts", "host", "start", "stop", "resize",
+			"migrate", "user", "token", "project", "audit"}},
 		{"Monitoring and balancing a host",
 			[]string{"daemon", "balance", "apply", "pause", "resume", "alarms", "history", "undo", "capture"}},
 		{"Trying it out in a lab", []string{"lab"}},

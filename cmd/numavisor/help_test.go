@@ -44,7 +44,7 @@ var usedBy = map[string]string{
 	"disk":        "create",
 	"drifted":     "list",
 	"dry-run": "apply bind create delete doctor migrate " + // doctor: with --fix
-		"pool/assign pool/create pool/delete pool/move pool/split-by-node start stop",
+		"pool/assign pool/create pool/delete pool/move pool/split-by-node resize start stop",
 	"emulator":        "bind create place",
 	"emulator-path":   "create",
 	"every":           "daemon",
@@ -85,7 +85,7 @@ var usedBy = map[string]string{
 	"max-memory":      "project/set",
 	"max-huge-pages":  "project/set",
 	"server": "alarms audit balance bind create delete history host/cordon host/drain host/uncordon hosts list " +
-		"migrate project/delete project/list project/set schedule show start stop " +
+		"migrate project/delete project/list project/set resize schedule show start stop " +
 		"token/create token/join token/list token/revoke top user/delete user/list user/set",
 	"to":               "migrate",
 	"token":            "daemon",
@@ -110,7 +110,7 @@ var usedBy = map[string]string{
 	"max-distance":     "bind create place run",
 	"max-nodes":        "bind create place run",
 	"measured":         "apply balance bind capture create daemon doctor place run topology undo",
-	"memory":           "bind create lab/bench place run", // bind: of a process
+	"memory":           "bind create lab/bench place resize run", // bind: of a process
 	"memory-binding":   "bind create place run",
 	"metrics":          "daemon",
 	"most":             "lab/bench",
@@ -152,13 +152,13 @@ var usedBy = map[string]string{
 	"state": "apply balance bind capture create daemon delete doctor list migrate place " +
 		"pool/assign pool/create pool/delete pool/list pool/move pool/split-by-node run show undo up",
 	"timeout": "apply balance bind capture create daemon delete doctor lab/demo lab/run lab/shell " +
-		"list migrate place pool/assign pool/create pool/delete pool/list pool/move pool/split-by-node " +
+		"list migrate place pool/assign pool/create pool/delete pool/list pool/move pool/split-by-node resize " +
 		"run show start stop undo",
 	"topology":        "create place",
 	"transient":       "create",
 	"uefi":            "create",
 	"unmanaged":       "list",
-	"vcpus":           "bind create lab/bench place run", // bind: of a process
+	"vcpus":           "bind create lab/bench place resize run", // bind: of a process
 	"verbose":         "daemon",
 	"watch":           "list",
 	"why":             "migrate pause",

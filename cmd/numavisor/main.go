@@ -85,7 +85,7 @@ Exit status: 0 done, 1 failed, 2 usage error (arguments, or the content of a fil
 		topologyCommand(), poolCommand(), captureCommand(), placeCommand(), scheduleCommand(), balanceCommand(),
 		createCommand(), deleteCommand(), listCommand(), showCommand(),
 		hostsCommand(), hostCommand(), userCommand(), tokenCommand(), projectCommand(), auditCommand(),
-		upCommand(), startCommand(), stopCommand(), migrateCommand(),
+		upCommand(), startCommand(), stopCommand(), resizeCommand(), migrateCommand(),
 		bindCommand(), runCommand(), applyCommand(), undoCommand(), historyCommand(),
 		daemonCommand(), alarmsCommand(), topCommand(dialDaemon), pauseCommand(), resumeCommand(),
 		serverCommand(), doctorCommand(), labCommand(), versionCommand(),

@@ -236,10 +236,10 @@ func deleteRemote(c *cobra.Command, client *fleetapi.Client, name string, dryRun
 	return err
 }
 
-// vmCommand is a command that changes one VM of a fleet.
+// vmCommand is a command that changes one VM of a fleet. The flags are those that the command has of its own.
 func vmCommand(
 	use, short, long string,
-	change func(context.Context, *fleetapi.Client, string, fleetapi.Change) (fleetapi.VM, error),
+	change func(context.Context, *fleetapi.Client, string, fleetapi.Change) (fleetapi.VM, error), flags ...string,
 ) *cobra.Command {
 	var on remote
 	var dryRun bool
@@ -249,7 +249,7 @@ func vmCommand(
 		Example: "  numavisor " + use + " web1",
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		client, err := on.fleet(c, "dry-run", "timeout")
+		client, err := on.fleet(c, append(flags, "dry-run", "timeout")...)
 		if err != nil {
 			return err
 		}
@@ -280,6 +280,31 @@ VM keeps its host, its nodes and its room.`,
 		func(ctx context.Context, client *fleetapi.Client, name string, how fleetapi.Change) (fleetapi.VM, error) {
 			return client.StopVM(ctx, name, how)
 		})
+}
+
+func resizeCommand() *cobra.Command {
+	var size fleetapi.VMResize
+	var memory string
+	c := vmCommand("resize", "Change the vCPUs or the memory of a VM of a fleet that does not run",
+		`Changes the size of a VM of a fleet that does not run. The fleet chooses its nodes again,
+on its host; if it does not fit there, nothing changes. What has no flag stays as it is.`,
+		func(ctx context.Context, client *fleetapi.Client, name string, how fleetapi.Change) (fleetapi.VM, error) {
+			amount, err := sizeOf(memory)
+			switch {
+			case err != nil:
+				return fleetapi.VM{}, wrongUse("--memory %q: %w", memory, err)
+			case size.VCPUs < 0:
+				return fleetapi.VM{}, wrongUse("--vcpus %d: allowed are 1 and more", size.VCPUs)
+			case size.VCPUs == 0 && amount == 0:
+				return fleetapi.VM{}, wrongUse("resize needs --vcpus or --memory")
+			}
+			size.Memory = fleetapi.Bytes(amount)
+			return client.ResizeVM(ctx, name, size, how)
+		}, "vcpus", "memory")
+	c.Flags().IntVar(&size.VCPUs, "vcpus", 0, "number of vCPUs (default: as before)")
+	c.Flags().StringVar(&memory, "memory", "", "memory, for example 8G (default: as before)")
+	c.Example = "  numavisor resize web1 --vcpus 8 --memory 16G"
+	return c
 }
 
 // migrationFlags are the flags that say how VMs migrate.

@@ -20,6 +20,7 @@ const (
 	EffectDelete  Effect = "delete"  // of a guest
 	EffectStart   Effect = "start"   // of a guest that exists
 	EffectStop    Effect = "stop"    // of a guest
+	EffectResize  Effect = "resize"  // of a guest that does not run
 	EffectRun     Effect = "run"     // of a command that starts bound
 	EffectSetting Effect = "setting" // of the kernel
 	EffectPools   Effect = "pools"   // of Xen's CPU pools

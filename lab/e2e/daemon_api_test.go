@@ -88,9 +88,21 @@ func TestLabDaemonServesTheFleetsAPI(t *testing.T) {
 		t.Errorf("list: %s", listed)
 	}
 
-	var stopped, deleted fleetapi.VM
+	var stopped, resized, started, deleted fleetapi.VM
 	l.ask(t, "POST", "/v1/vms/api1/stop", "", &stopped)
 	l.awaitVM(t, "api1", fleetapi.VMStopped) // it does not power off by itself
+	l.ask(t, "POST", "/v1/vms/api1/resize", `{"vcpus": 3, "memory": "192M"}`, &resized)
+	l.ask(t, "POST", "/v1/vms/api1/start", "", &started)
+	l.awaitVM(t, "api1", fleetapi.VMRunning)
+	seen = l.show(t, "api1")
+	seen.vcpusIn(t, 1)
+	seen.memoryIn(t, 0.98)
+	if len(seen.Truth.Differences) > 0 || resized.Spec.VCPUs != 3 || resized.Spec.Memory != 192*topology.MiB {
+		t.Errorf("resized to %+v; drift: %v", resized.Spec, seen.Truth.Differences)
+	}
+	if size := l.sh(t, "virsh -q dominfo api1"); !strings.Contains(size, "196608 KiB") {
+		t.Errorf("libvirt shows another size: %s", size)
+	}
 	l.ask(t, "DELETE", "/v1/vms/api1", "", &deleted)
 	if names := l.sh(t, "virsh -q list --all --name"); strings.Contains(names, "api1") {
 		t.Errorf("it is still there: %q", names)
@@ -101,7 +113,7 @@ func TestLabDaemonServesTheFleetsAPI(t *testing.T) {
 	for _, e := range slices.Backward(history.Entries) {
 		did = append(did, e.Operation)
 	}
-	if want := []string{"create-vm", "stop-vm", "delete-vm"}; !slices.Equal(did, want) {
+	if want := []string{"create-vm", "stop-vm", "resize-vm", "start-vm", "delete-vm"}; !slices.Equal(did, want) {
 		t.Errorf("history %v, not %v: %+v", did, want, history.Entries)
 	}
 }

@@ -84,7 +84,7 @@ func Operations() []Operation {
 		{"bind-vm", "POST", "/v1/vms/{vm}/bind", "vms", Operator, OfProject, 0,
 			"Choose the nodes of a VM again, on its host", ofHosts},
 		{"resize-vm", "POST", "/v1/vms/{vm}/resize", "vms", Operator, OfProject, 0,
-			"Change the size of a VM that is stopped", ofFleets},
+			"Change the size of a VM that is stopped", ofHosts},
 		{"migrate-vm", "POST", "/v1/vms/{vm}/migrate", "vms", Operator, OfProject, 0,
 			"Migrate a running VM to another host", ofFleets},
 		{"delete-vm", "DELETE", "/v1/vms/{vm}", "vms", Operator, OfProject, http.StatusAccepted,

@@ -227,6 +227,19 @@ func (h *Host) Undefine(ctx context.Context, name string) error {
 	})
 }
 
+// Resize gives the stored configuration of a guest that does not run another size.
+func (h *Host) Resize(ctx context.Context, name string, intent guest.Intent) error {
+	return h.tune(ctx, "Resize", name, func(d *domain) error {
+		if d.stored == nil {
+			return fmt.Errorf("guest %s: %w", name, guest.ErrTransient)
+		}
+		resized := Define(intent.Spec, intent.Placement)
+		resized.Intent, resized.Config.Devices = &intent, d.stored.Config.Devices
+		d.stored = &resized
+		return nil
+	})
+}
+
 // Launch starts a guest that has a stored configuration.
 func (h *Host) Launch(ctx context.Context, name string) error {
 	return h.tune(ctx, "Launch", name, func(d *domain) error {

@@ -331,3 +331,33 @@ func (s *Service) DeleteVM(ctx context.Context, c rest.Call, name string) (fleet
 	}
 	return vm, err
 }
+
+// ResizeVM implements rest.HostService.
+func (s *Service) ResizeVM(
+	ctx context.Context, c rest.Call, name string, size fleetapi.VMResize,
+) (out fleetapi.VM, err error) {
+	r := operate.ResizeRequest{Name: name, Change: size.Of, Check: expecting(c, nil), DryRun: c.DryRun}
+	if !c.DryRun {
+		return s.change(ctx, c, name, work{what: "resized", limit: changeTime},
+			func(ctx context.Context, h *operate.Host) error {
+				_, err := h.Resize(ctx, r)
+				return err
+			})
+	}
+	h, err := s.hostFor(ctx, c.User.Name)
+	if err == nil {
+		err = s.mayChange(ctx, name)
+	}
+	if err != nil {
+		return out, err
+	}
+	resized, err := h.Resize(ctx, r)
+	if err != nil {
+		return out, problemOf(err)
+	}
+	if out, err = s.VM(ctx, c, name); err != nil {
+		return out, err
+	}
+	out.Spec, out.Placement, out.Why = resized.Spec, resized.Placement, show.Why(&resized.Why, time.Now().UTC())
+	return out, nil
+}

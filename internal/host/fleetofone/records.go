@@ -198,7 +198,8 @@ func newest[T any](all map[string]T, p rest.Page, wanted func(*T) bool) (out []T
 // operationOf names the operation of the API that has the effect of an entry, or names the effect.
 func operationOf(e *journal.Entry) string {
 	switch e.Effect {
-	case journal.EffectCreate, journal.EffectDelete, journal.EffectStart, journal.EffectStop, journal.EffectBind:
+	case journal.EffectCreate, journal.EffectDelete, journal.EffectStart, journal.EffectStop, journal.EffectBind,
+		journal.EffectResize:
 		return string(e.Effect) + "-vm"
 	case journal.EffectMigrateIn, journal.EffectMigrateOut:
 		return "migrate-vm"

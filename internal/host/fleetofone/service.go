@@ -214,6 +214,7 @@ func refusals() map[error]fleetapi.ProblemType {
 	return map[error]fleetapi.ProblemType{
 		operate.ErrNoGuest: fleetapi.ProblemNotFound, operate.ErrExists: fleetapi.ProblemExists,
 		operate.ErrBusy: fleetapi.ProblemConflict, operate.ErrNotOurs: fleetapi.ProblemConflict,
+		operate.ErrRuns:   fleetapi.ProblemConflict,
 		operate.ErrUnseen: fleetapi.ProblemUnavailable, operate.ErrPlacement: fleetapi.ProblemNoHost,
 		operate.ErrMachine: fleetapi.ProblemInvalid, errTransient: fleetapi.ProblemConflict,
 		context.Canceled: fleetapi.ProblemUnavailable, context.DeadlineExceeded: fleetapi.ProblemUnavailable,

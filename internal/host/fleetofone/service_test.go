@@ -68,6 +68,45 @@ func TestVM_LifeOverTheSocket(t *testing.T) {
 	}
 }
 
+// A VM that does not run has another size at its next start; what does not fit changes nothing.
+func TestResize_AVMThatDoesNotRun(t *testing.T) {
+	s := serve(t, nil)
+	ctx := t.Context()
+	before := s.create("web1")
+	if _, err := s.client.StopVM(ctx, "web1", fleetapi.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	small := fleetapi.VMResize{VCPUs: before.Spec.VCPUs - 1, Memory: fleetapi.Bytes(before.Spec.Memory / 2)}
+	for _, dry := range []bool{true, false} {
+		vm, err := s.client.ResizeVM(ctx, "web1", small, fleetapi.Change{DryRun: dry})
+		if err != nil || vm.Spec.VCPUs != small.VCPUs || vm.Spec.Memory != before.Spec.Memory/2 ||
+			len(vm.Placement.VCPUs) != small.VCPUs || vm.State != fleetapi.VMStopped {
+			t.Fatalf("dry run %v: %s: %v", dry, text(vm), err)
+		}
+		if now, err := s.client.VM(ctx, "web1"); err != nil ||
+			(now.Spec.VCPUs == small.VCPUs) == dry {
+			t.Errorf("dry run %v: the VM is %s: %v", dry, text(now), err)
+		}
+	}
+	huge := fleetapi.VMResize{Memory: fleetapi.Bytes(1 << 40)}
+	if _, err := s.client.ResizeVM(ctx, "web1", huge, fleetapi.Change{}); problem(err) != fleetapi.ProblemNoHost {
+		t.Errorf("1 TiB: %v", err)
+	}
+	vm, err := s.client.StartVM(ctx, "web1", fleetapi.Change{})
+	if err != nil || vm.State != fleetapi.VMRunning || vm.Spec.VCPUs != small.VCPUs {
+		t.Fatalf("start: %s: %v", text(vm), err)
+	}
+	s.CheckInPlace(t, "web1")
+	if _, err := s.client.ResizeVM(ctx, "web1", small, fleetapi.Change{}); problem(err) != fleetapi.ProblemConflict {
+		t.Errorf("while it runs: %v", err)
+	}
+	history, err := s.client.History(ctx, "web1", 10, "")
+	if err != nil || len(history.Entries) < 3 || history.Entries[1].Operation != "resize-vm" {
+		t.Errorf("history: %s: %v", text(history), err)
+	}
+	s.CheckSettled(t)
+}
+
 // Commands on the host and requests see the same VMs, and the same claims.
 func TestVMs_OfCommandsAreSeen(t *testing.T) {
 	s := serve(t, nil)
@@ -267,6 +306,9 @@ func TestDryRun_ChangesNothing(t *testing.T) {
 	}
 	if vm, err := s.client.DeleteVM(ctx, "web1", dry); err != nil || vm.State != fleetapi.VMDeleting {
 		t.Errorf("delete: %s: %v", text(vm), err)
+	}
+	if _, err := s.client.ResizeVM(ctx, "web1", fleetapi.VMResize{VCPUs: 1}, dry); problem(err) != fleetapi.ProblemConflict {
+		t.Errorf("resize a VM that runs: %v", err)
 	}
 	s.CheckUnchanged(t, before)
 	s.CheckUnchanged(t, other)

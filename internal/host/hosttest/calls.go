@@ -23,6 +23,7 @@ func (s *suite) changes(name string) map[string]func(context.Context) error {
 		"Record":      func(ctx context.Context) error { return h.Record(ctx, name, intent) },
 		"Forget":      func(ctx context.Context) error { return h.Forget(ctx, name) },
 		"Configure":   func(ctx context.Context) error { return h.Configure(ctx, name, intent) },
+		"Resize":      func(ctx context.Context) error { return h.Resize(ctx, name, intent) },
 		"StoredBinding": func(ctx context.Context) error {
 			_, err := h.StoredBinding(ctx, name)
 			return err

@@ -120,6 +120,39 @@ func testUndefine(s *suite) {
 	})
 }
 
+// A guest that does not run has another size at its next start.
+func testResize(s *suite) {
+	const name = "hosttest-resized"
+	spec, p := s.start(name, guest.MemoryStrict, s.lacks(StoreConfiguration))
+	next := p
+	spec.VCPUs, spec.Memory = 1, spec.Memory/2
+	next.VCPUs, next.Cells = p.VCPUs[:1], slices.Clone(p.Cells[:1])
+	next.Cells[0].VCPUs, next.Cells[0].Memory = topology.SetOf[guest.VCPUID](0), spec.Memory
+	intent := guest.Intent{Spec: spec, Placement: next}
+	if s.lacks(StoreConfiguration) {
+		if err := s.Hypervisor.Resize(s.ctx, name, intent); !errors.Is(err, guest.ErrTransient) {
+			s.Errorf("error is %v, want guest.ErrTransient", err)
+		}
+		return
+	}
+	if err := errors.Join(s.PowerOff(s.ctx, name), s.Hypervisor.Resize(s.ctx, name, intent)); err != nil {
+		s.Fatal(err)
+	}
+	for _, launch := range []bool{false, true} {
+		if launch {
+			if err := s.Hypervisor.Launch(s.ctx, name); err != nil {
+				s.Fatal(err)
+			}
+		}
+		g := s.find(name)
+		if g.Config.VCPUs != 1 || g.Config.Memory != spec.Memory {
+			s.Errorf("started %v: %d vCPUs and %v; want 1 and %v", launch, g.Config.VCPUs, g.Config.Memory, spec.Memory)
+		}
+		s.pinned(g, next)
+		s.recorded(name, intent)
+	}
+}
+
 // A second guest of the same name is refused, and the first one does not
 // change.
 func testNameIsTakenOnce(s *suite) {

@@ -109,6 +109,7 @@ func Run(t *testing.T, open func(t *testing.T) Target) {
 		{"StartAndRemove", testStartAndRemove},
 		{"PowerOff", testPowerOff},
 		{"Undefine", testUndefine},
+		{"Resize", testResize},
 		{"BadDefinition", testBadDefinition},
 		{"HostileNames", testHostileNames},
 		{"RetuneRestrictive", testRetuneRestrictive},

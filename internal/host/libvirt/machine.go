@@ -157,13 +157,19 @@ func (m Machine) os() tag {
 	return t
 }
 
-// cpu gives each cell its own socket: Linux guests complain about cores that
-// share a socket, and so a cache, across NUMA nodes.
+// cpu is the CPU model, and the sockets and cores that the guest sees.
 func (m Machine) cpu(p guest.Placement) tag {
 	t := tag{name: "cpu", attrs: []pair{{"mode", m.CPU}}}
 	if p.Handoff != nil {
 		return m.mirror(t, p.Handoff.Seen)
 	}
+	t.children = []tag{cpuTopology(p)}
+	return t
+}
+
+// cpuTopology gives each cell its own socket: Linux guests complain about cores that
+// share a socket, and so a cache, across NUMA nodes.
+func cpuTopology(p guest.Placement) tag {
 	sockets, cores := 1, len(p.VCPUs)
 	if p.Visible && len(p.Cells) > 1 {
 		sockets, cores = len(p.VCPUs), 1
@@ -171,10 +177,9 @@ func (m Machine) cpu(p guest.Placement) tag {
 			sockets, cores = len(p.Cells), len(p.VCPUs)/len(p.Cells)
 		}
 	}
-	t.children = []tag{{name: "topology", attrs: []pair{
+	return tag{name: "topology", attrs: []pair{
 		{"sockets", strconv.Itoa(sockets)}, {"cores", strconv.Itoa(cores)}, {"threads", "1"},
-	}}}
-	return t
+	}}
 }
 
 // mirror shows the host's sockets, dies, cores and threads, and its caches where the

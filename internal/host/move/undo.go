@@ -148,6 +148,8 @@ func noWayBack(e journal.Entry) error {
 			name)
 	case e.Effect == journal.EffectStart, e.Effect == journal.EffectStop:
 		return fmt.Errorf("%s is the %s of %s; start or stop the VM instead", e.ID, e.Effect, name)
+	case e.Effect == journal.EffectResize:
+		return fmt.Errorf("%s resized %s; resize it back", e.ID, name)
 	case e.Effect == journal.EffectRun:
 		return fmt.Errorf("%s ran a command, which is bound for as long as it runs", e.ID)
 	case e.Migration != nil, e.Effect == journal.EffectMigrateOut:

@@ -50,6 +50,9 @@ type Domains interface {
 	// Undefine removes the configuration of a guest that does not run. The variables of its
 	// firmware stay, for the next guest of that name.
 	Undefine(ctx context.Context, name string) error
+	// Resize gives the stored configuration of a guest that does not run another number of vCPUs and amount of memory,
+	// bound to the intent's placement. A guest without a stored configuration is guest.ErrTransient.
+	Resize(ctx context.Context, name string, intent guest.Intent) error
 	// Launch starts a guest that has a stored configuration and does not run.
 	Launch(ctx context.Context, name string) error
 	// ShutDown asks a guest to power off, and does not wait for it.

@@ -423,6 +423,11 @@ func (d *Driver) Configure(ctx context.Context, name string, _ guest.Intent) err
 	return d.transient(ctx, name)
 }
 
+// Resize implements operate.Domains: xl stores no configuration for a next start.
+func (d *Driver) Resize(ctx context.Context, name string, _ guest.Intent) error {
+	return d.transient(ctx, name)
+}
+
 // StoredBinding implements apply.Hypervisor.
 func (d *Driver) StoredBinding(ctx context.Context, name string) (string, error) {
 	return "", d.transient(ctx, name)

@@ -127,6 +127,7 @@ type HostService interface {
 	StartVM(ctx context.Context, c Call, name string) (fleetapi.VM, error)
 	StopVM(ctx context.Context, c Call, name string) (fleetapi.VM, error)
 	BindVM(ctx context.Context, c Call, name string) (fleetapi.VM, error)
+	ResizeVM(ctx context.Context, c Call, name string, r fleetapi.VMResize) (fleetapi.VM, error)
 	DeleteVM(ctx context.Context, c Call, name string) (fleetapi.VM, error)
 
 	Plan(ctx context.Context, c Call) (fleetapi.Plan, error)
@@ -147,7 +148,6 @@ type FleetService interface {
 	RemoveHost(ctx context.Context, c Call, name string) error
 	CreateJoin(ctx context.Context, c Call, j fleetapi.JoinCreate) (fleetapi.NewJoin, error)
 
-	ResizeVM(ctx context.Context, c Call, name string, r fleetapi.VMResize) (fleetapi.VM, error)
 	MigrateVM(ctx context.Context, c Call, name string, m fleetapi.VMMigrate) (fleetapi.VM, error)
 	Headroom(ctx context.Context, c Call, p Page) (fleetapi.Headroom, error)
 
