@@ -62,16 +62,11 @@ func run(args []string) int {
 	return exitDone
 }
 
-// serve runs the agent on one thread that precedes those of programs: the vCPUs that
-// it asks for are needed most when all are busy.
+// serve runs the agent.
 func serve(channel string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	runtime.LockOSThread()
-	log := func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
-	fifo := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}
-	if err := unix.SchedSetAttr(0, &fifo, 0); err != nil {
-		log("the agent has no real-time priority, and answers late in a busy VM: %v", err)
-	}
-	return guestagent.Run(ctx, guestagent.Options{Channel: channel, Log: log})
+	runtime.GOMAXPROCS(1) // nothing is done at once
+	return guestagent.Run(ctx, guestagent.Options{Channel: channel,
+		Log: func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }})
 }

@@ -111,7 +111,7 @@ func (a *agent) wake(returned guest.VCPUs) {
 	for _, id := range returned.IDs() {
 		a.k.stand(id)
 	}
-	a.k.leave(a.parker.present)
+	a.k.leave()
 }
 
 // tidy lets interrupts and unbound workqueues follow the vCPUs in use. It takes longer than all the rest of a
@@ -177,6 +177,9 @@ func (a *agent) draft(now int64) guest.Report {
 	if threads := max(now, a.meter.most()); threads >= 0 {
 		busy := min(threads, int64(used.Len()))
 		r.Running, r.Waiting = 1000*busy, 1000*(threads-busy)
+		if steady := a.meter.steady(); steady >= 0 {
+			r.Brief = 1000 * max(0, threads-steady)
+		}
 	}
 	return r
 }

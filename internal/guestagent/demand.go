@@ -24,9 +24,17 @@ type meter struct {
 	threads []int64
 }
 
-// recent is the number of looks that demand is of: they last longer than threads wait for each other
-// at a barrier, and end soon after the work.
-const recent = 6
+const (
+	// recent is the number of looks that demand is of: they last longer than threads wait for each other
+	// at a barrier, and end soon after the work.
+	recent = 6
+	// long is the number of looks that tell steady demand from what is brief, and frequent the number of those that must
+	// find it: threads that meet at barriers all run or wait for half of the time, if they have half as many vCPUs.
+	// Work of the kernel takes a tenth of the time, of a slow vCPU.
+	long, frequent = 12, 5
+	// manyMore is how many threads more than vCPUs are steady at once: the kernel seldom has more than one.
+	manyMore = 2
+)
 
 // demand is what a report says of it; see guest.Report.
 type demand struct {
@@ -51,7 +59,7 @@ func (m *meter) runnable() (int64, bool) {
 
 // note notes how many threads ran or waited at a look.
 func (m *meter) note(threads int64) {
-	m.threads = append([]int64{threads}, m.threads[:min(len(m.threads), recent-1)]...)
+	m.threads = append([]int64{threads}, m.threads[:min(len(m.threads), long-1)]...)
 }
 
 // most is the number of threads that would have run at once, had there been vCPUs for them: the greatest
@@ -61,8 +69,24 @@ func (m *meter) most() int64 {
 	if len(m.threads) < 2 {
 		return -1
 	}
-	sorted := slices.Sorted(slices.Values(m.threads))
+	sorted := slices.Sorted(slices.Values(m.threads[:min(len(m.threads), recent)]))
 	return sorted[len(sorted)-2]
+}
+
+// rise notes that there are many more threads now: they count as if several looks had found them.
+func (m *meter) rise(threads int64) {
+	for range frequent {
+		m.note(threads)
+	}
+}
+
+// steady is the number of threads that ran or waited often. -1: unknown.
+func (m *meter) steady() int64 {
+	if len(m.threads) < frequent {
+		return -1
+	}
+	sorted := slices.Sorted(slices.Values(m.threads))
+	return sorted[len(sorted)-frequent]
 }
 
 // mean returns the demand since the last call; the first call has no use yet.

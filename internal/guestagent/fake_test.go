@@ -192,7 +192,7 @@ func (f *fake) stand(id int) {
 	}
 }
 
-func (f *fake) leave(guest.VCPUs) { f.at = -1 }
+func (f *fake) leave() { f.at = -1 }
 
 func (f *fake) mountCgroup(string) error { return syscall.EPERM }
 

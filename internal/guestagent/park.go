@@ -185,7 +185,7 @@ func (p *parker) change(present, parked, want guest.VCPUs) error {
 		}
 		p.apart = p.apart.Without(guest.Of(id))
 	}
-	defer p.k.leave(present)
+	defer p.k.leave()
 	for _, id := range want.Without(parked).IDs() {
 		if err := p.group(id); err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,12 +23,15 @@ const trigger = "some 10000 500000\x00"
 const (
 	// every is the time between two reports of a guest whose demand does not change.
 	every = time.Second
-	// mid is the time between two measurements.
+	// mid is the least time between two measurements.
 	mid = 250 * time.Millisecond
 	// pace is the least time between two reports of demand that changes without a rise.
 	pace = 100 * time.Millisecond
-	// fast is the time between two looks while threads run, and without PSI always.
+	// fast is the least time between two looks while threads run, and without PSI always.
 	fast = 20 * time.Millisecond
+	// tolerable is how many times longer than a look takes the agent waits for the next one: looks take at most a
+	// twentieth of a vCPU, also of a slow one.
+	tolerable = 20
 	// confirm is the time to the second look after one at which threads wait.
 	confirm = 5 * time.Millisecond
 	// mostCalm is the number of looks one after the other without any thread, after which looks end until the kernel
@@ -54,6 +58,11 @@ func Run(ctx context.Context, o Options) error {
 	}
 	if f, err := os.OpenFile(epochFile, os.O_CREATE, 0o600); err == nil {
 		_ = f.Close()
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := arrangeThreads(); err != nil {
+		o.Log("the agent has no real-time priority, and answers late in a busy VM: %v", err)
 	}
 	a, err := newAgent(newLinux(), time.Sleep, o.Log)
 	if err != nil {
@@ -95,9 +104,12 @@ type loop struct {
 	opened   time.Time // last attempt
 	measured time.Time
 	sent     time.Time
-	calm     int       // looks one after the other at which no thread ran
-	quiet    time.Time // until then what waits is not counted
-	doubt    int64     // threads that ran or waited at the last look, more than vCPUs, seen once; else 0
+	between  time.Duration // two looks; 0: not measured yet
+	turns    int           // since the last measurement
+	own      time.Duration // for which the program had run at the last measurement
+	calm     int           // looks one after the other at which no thread ran
+	quiet    time.Time     // until then what waits is not counted
+	doubt    int64         // threads that ran or waited at the last look, more than vCPUs, seen once; else 0
 	last     guest.Report
 	refused  string // why the last attempt to open failed, so that it is logged once
 }
@@ -115,6 +127,7 @@ func (l *loop) turn(now time.Time) {
 		time.Sleep(timeout)
 	}
 	now = time.Now()
+	l.turns++
 	if fds[1].Revents&unix.POLLPRI != 0 {
 		l.calm = 0
 	}
@@ -125,7 +138,7 @@ func (l *loop) turn(now time.Time) {
 	}
 	rise := 1000*count >= l.last.Running+l.last.Waiting+1000
 	answered := fds[0].Revents != 0 && l.receive()
-	if !answered && now.Sub(l.measured) >= mid {
+	if !answered && now.Sub(l.measured) >= max(mid, 2*l.between) {
 		l.measured = now
 		if err := l.agent.measure(now); err != nil {
 			l.options.Log("measuring demand: %v", err)
@@ -133,6 +146,7 @@ func (l *loop) turn(now time.Time) {
 		if l.agent.last.running >= step {
 			l.calm = 0
 		}
+		l.slowDown(l.agent.meter.own)
 	}
 	l.send(now, count, answered || rise)
 	if answered || l.agent.untidy {
@@ -144,6 +158,14 @@ func (l *loop) turn(now time.Time) {
 	}
 }
 
+// slowDown makes looks as rare as their cost requires. own is for how long the program has run.
+func (l *loop) slowDown(own time.Duration) {
+	if l.turns > 0 && own >= l.own {
+		l.between = min(tolerable*(own-l.own)/time.Duration(l.turns), every/2)
+	}
+	l.own, l.turns = own, 0
+}
+
 // alert reports whether the agent looks for threads now.
 func (l *loop) alert() bool { return l.pressure < 0 || l.calm < mostCalm }
 
@@ -152,7 +174,7 @@ func (l *loop) timeout(now time.Time) time.Duration {
 	case l.doubt > 0:
 		return confirm
 	case l.alert():
-		return max(fast, l.quiet.Sub(now).Round(time.Millisecond)+time.Millisecond)
+		return max(fast, l.between, l.quiet.Sub(now).Round(time.Millisecond)+time.Millisecond)
 	}
 	return mid
 }
@@ -179,6 +201,10 @@ func (l *loop) look() int64 {
 		return -1
 	}
 	n = min(n, before)
+	if n >= used+manyMore {
+		l.agent.meter.rise(n)
+		return n
+	}
 	l.agent.meter.note(n)
 	if n == used+1 && l.agent.meter.most() < n {
 		return -1 // one thread more is often the kernel's: it counts with the next look that finds it
@@ -194,7 +220,8 @@ func (l *loop) send(now time.Time, count int64, due bool) {
 	}
 	r := l.agent.draft(count)
 	changed := r.Used != l.last.Used || r.Epoch != l.last.Epoch || r.Means != l.last.Means
-	moved := now.Sub(l.sent) >= pace && (far(r.Running, l.last.Running) || far(r.Waiting, l.last.Waiting))
+	moved := now.Sub(l.sent) >= pace && (far(r.Running, l.last.Running) || far(r.Waiting, l.last.Waiting) ||
+		far(r.Brief, l.last.Brief))
 	if !due && !changed && !moved && now.Sub(l.sent) < every {
 		return
 	}

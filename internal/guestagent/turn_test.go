@@ -75,8 +75,8 @@ func TestARiseIsSeenTwice(t *testing.T) {
 	if want := []int64{0, 0, 5, 0, 0}; !slices.Equal(got, want) {
 		t.Errorf("seen once: %v, want %v", got, want)
 	}
-	if noted := l.agent.meter.threads; !slices.Equal(noted, []int64{1, 4, 1, 2}) {
-		t.Errorf("noted are %v threads, the latest first; what waits once does not count", noted)
+	if noted := l.agent.meter.threads; !slices.Equal(noted, []int64{1, 4, 4, 4, 4, 4, 1, 2}) {
+		t.Errorf("noted are %v threads, the latest first; what waits once does not count, and a rise counts at once", noted)
 	}
 	for _, c := range []struct {
 		threads string
@@ -176,5 +176,62 @@ func TestFilesThatStayOpen(t *testing.T) {
 	if err != nil || strings.Count(got, "\n")+1 != strings.Count(string(whole), "\n") {
 		t.Errorf("read %s lines of %s: %v", strconv.Itoa(strings.Count(got, "\n")+1),
 			strconv.Itoa(strings.Count(string(whole), "\n")), err)
+	}
+}
+
+// Looks take at most a twentieth of a vCPU: where one takes 4 ms, the agent looks every 80 ms, and never less often
+// than twice for each report.
+func TestLooksAreAsRareAsTheirCostRequires(t *testing.T) {
+	f := newFake(2)
+	f.files["/proc/loadavg"] = "0.00 0.00 0.00 1/120 99"
+	l := &loop{agent: start(t, f), channel: -1, pressure: -1, opened: time.Now()}
+	for _, c := range []struct {
+		turns      int
+		took, want time.Duration
+	}{
+		{10, 500 * time.Microsecond, fast}, {10, 40 * time.Millisecond, 80 * time.Millisecond},
+		{0, time.Second, 80 * time.Millisecond}, {2, time.Second, every / 2}, {10, time.Millisecond, fast},
+	} {
+		l.turns = c.turns
+		l.slowDown(l.own + c.took)
+		if got := l.timeout(time.Now()); got != c.want {
+			t.Errorf("%d turns in %v: the next look is after %v, want %v", c.turns, c.took, got, c.want)
+		}
+	}
+	l.slowDown(0) // another clock
+	if l.between < 0 {
+		t.Errorf("the time between looks is %v", l.between)
+	}
+	f.own = 50 * time.Millisecond
+	l.agent.meter.own, l.own = 0, 0
+	l.turn(time.Now()) // measures, after one turn
+	if l.between != every/2 {
+		t.Errorf("a turn of 50 ms: %v between looks, want %v", l.between, every/2)
+	}
+}
+
+// One thread works, and the kernel has work of its own now and then: that is demand, but brief. Threads that meet at
+// barriers, on half as many vCPUs, all wait or run at half of the looks: none of them is brief.
+func TestWorkOfTheKernelIsBrief(t *testing.T) {
+	for _, c := range []struct {
+		threads     []int64 // the latest first
+		most, brief int64
+	}{
+		{[]int64{1, 2, 1, 1, 2, 1, 1, 1, 1, 2, 1, 1}, 2, 1},
+		{[]int64{6, 3, 6, 6, 3, 3, 6, 3, 6, 3, 6, 3}, 6, 0},
+		{[]int64{6, 6, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, 6, 5}, // more threads have just come
+		{[]int64{6, 6, 6, 6, 6, 1, 1, 1, 1, 1, 1, 1}, 6, 0},
+		{[]int64{1, 1, 1, 1, 1, 6, 6, 6, 6, 6, 6, 6}, 1, 0}, // they have gone
+		{[]int64{3, 3}, 3, 0},                               // too few looks to tell
+	} {
+		f := newFake(4)
+		a := start(t, f)
+		a.grant(grantOf(1, 0, 1, 2, 3))
+		a.meter.threads = c.threads
+		r := a.draft(-1)
+		if r.Running+r.Waiting != 1000*c.most || r.Brief != 1000*c.brief || r.Check() != nil {
+			t.Errorf("%v: %d threads, %d of them brief; want %d and %d: %v", c.threads, (r.Running+r.Waiting)/1000,
+				r.Brief/1000, c.most, c.brief, r.Check())
+		}
 	}
 }

@@ -18,13 +18,14 @@ import (
 
 // sharedShape is a host of two nodes. Every access of the work to memory that misses the cache is delayed, and the
 // delays take no time of the real processors: so an emulated CPU hardly works faster when others are idle. Kernels and
-// agents are not delayed: they run some thirty times slower than on hardware as they are.
+// agents are not delayed: they run thirty to a hundred times slower than on hardware as they are. So the work is slow
+// as well: with short delays, the benchmark would measure what kernels take between two steps.
 const sharedShape = `name: shared
 nodes: [{cpus: 4, memory: 2G}, {cpus: 4, memory: 2G}]
 distances: [[10, 16], [16, 10]]
 latency_ns: [[85, 140], [140, 85]]
 delay_local: true
-delay_scale: 400
+delay_scale: 1000
 marked: true
 `
 
@@ -32,15 +33,15 @@ const (
 	sharedPolicy = "handoff:\n  cpus: 1-3,5-7\n"
 	sharedHost   = "0,4"
 	sharedCPUs   = "1-3,5-7"
-	// sharedLines is the work of a thread between two barriers: some 14 ms of delays.
-	sharedLines = 400
+	// sharedLines is the work of a thread between two barriers: some 70 ms of delays.
+	sharedLines = 800
 	// slot is how long a number of threads stays, in ms.
-	slot = 4000
+	slot = 10_000
 )
 
-// sharedThreads are the threads of each VM in each slot: each is busy with as many threads as there are CPUs for a
-// third of the time, and in the second half others overlap.
-var sharedThreads = map[string][]int{"m1": {6, 1, 1, 6, 1, 1}, "m2": {1, 6, 1, 1, 6, 3}, "m3": {1, 1, 6, 3, 1, 6}}
+// sharedThreads are the threads of each VM in each slot: each is busy for a third of the time, with as many threads as
+// the others leave CPUs, and in the second half others overlap.
+var sharedThreads = map[string][]int{"m1": {4, 1, 1, 4, 1, 1}, "m2": {1, 4, 1, 1, 4, 3}, "m3": {1, 1, 4, 3, 1, 4}}
 
 // outcome is what one way to share gave.
 type outcome struct {
@@ -110,7 +111,7 @@ func (l *labHost) share(t *testing.T, way string) outcome {
 	for _, name := range names {
 		runs[name], rises[name] = len(l.said(t, name, "RUN")), len(l.said(t, name, "RISE"))
 	}
-	end, clock := l.witness(t), cputime.Start()
+	end, clock := l.witness(t, 200*time.Millisecond), cputime.Start()
 	dones := len(l.said(t, "m1", "DONE"))
 	for _, name := range names {
 		l.types(t, name, orderOf(name))

@@ -109,9 +109,9 @@ done; exit 1`, int(within.Seconds()*10), grantRecord)
 }
 
 // witness starts a witness of the VMs, and returns what ends it and returns what it has seen.
-func (l *labHost) witness(t *testing.T, minimums ...string) (end func() testimony) {
+func (l *labHost) witness(t *testing.T, every time.Duration, minimums ...string) (end func() testimony) {
 	t.Helper()
-	l.sh(t, "rm -f /run/witness.out; setsid witness "+grantRecord+" "+strings.Join(minimums, " ")+
+	l.sh(t, "rm -f /run/witness.out; setsid witness "+every.String()+" "+grantRecord+" "+strings.Join(minimums, " ")+
 		" >/run/witness.out 2>/run/witness.err & echo $! >/run/witness.pid")
 	return func() testimony {
 		t.Helper()
@@ -196,7 +196,7 @@ func TestLabHandoff(t *testing.T) {
 	l := bootHandoff(t, "square4", handoffPolicy, hostCPUs)
 	l.createMirrored(t, "m1", "m2")
 	l.awaitGuests(t, "m1", "m2")
-	end := l.witness(t, "m1=1", "m2=1")
+	end := l.witness(t, 20*time.Millisecond, "m1=1", "m2=1")
 	t.Run("load", func(t *testing.T) { l.handsOver(t) })
 	t.Run("kills", func(t *testing.T) { l.handsOverWhenKilled(t) })
 	t.Run("minimum", func(t *testing.T) { l.handsOverMinimum(t) })

@@ -2,7 +2,9 @@
 // (schedstat), and on which CPU. It compares this with the record of granted CPUs, and prints what it
 // has seen when it is ended by SIGTERM.
 //
-//	witness RECORD NAME=MINIMUM...
+//	witness INTERVAL RECORD NAME=MINIMUM...
+//
+// INTERVAL is the time between two looks at all threads, such as 20ms.
 //
 // The record says for each CPU which VM it serves. A vCPU that ran on a CPU of another VM, or on a free one, while
 // the record did not change for that CPU, is a violation.
@@ -15,6 +17,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -24,9 +27,6 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// interval is the time between two looks at all threads.
-const interval = 20 * time.Millisecond
-
 func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintf(os.Stderr, "witness: %v\n", err)
@@ -35,11 +35,15 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) < 1 {
-		return errors.New("usage: witness RECORD NAME=MINIMUM")
+	if len(args) < 2 {
+		return errors.New("usage: witness INTERVAL RECORD NAME=MINIMUM...")
 	}
-	w := newWatch(args[0])
-	for _, arg := range args[1:] {
+	interval, err := time.ParseDuration(args[0])
+	if err != nil {
+		return err
+	}
+	w := newWatch(args[1])
+	for _, arg := range args[2:] {
 		name, text, _ := strings.Cut(arg, "=")
 		n, err := strconv.Atoi(text)
 		if err != nil {
@@ -49,12 +53,13 @@ func run(args []string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	defer stop()
-	changes, err := watchFolderOf(args[0])
+	changes, err := watchFolderOf(args[1])
 	if err != nil {
 		return err
 	}
+	var proc proc
 	for ctx.Err() == nil {
-		w.look(procThreads)
+		w.look(proc.threads)
 		for next := time.Now().Add(interval); ctx.Err() == nil; {
 			left := time.Until(next)
 			if left <= 0 {
@@ -94,9 +99,45 @@ type thread struct {
 	cpu   topology.CPUID
 }
 
-// procThreads reads the threads of all VMs of libvirt.
-func procThreads() []thread {
+// relist is the time between two looks for new threads. A VM's threads exist before its agent reports.
+const relist = time.Second
+
+// proc reads the threads of all VMs of libvirt. It keeps their files open, since opening them takes longest.
+type proc struct {
+	listed time.Time
+	files  map[string]*files // by the folder of the thread
+}
+
+// files are those of a vCPU's thread.
+type files struct {
+	guest           string
+	tid             int
+	stat, schedstat *os.File
+}
+
+func (p *proc) threads() []thread {
+	if now := time.Now(); now.Sub(p.listed) >= relist {
+		p.listed = now
+		p.list()
+	}
 	var all []thread
+	for folder, f := range p.files {
+		t, ok := f.read()
+		if !ok { // it has ended
+			f.close()
+			delete(p.files, folder)
+			continue
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// list finds the vCPUs' threads.
+func (p *proc) list() {
+	if p.files == nil {
+		p.files = map[string]*files{}
+	}
 	pids, _ := os.ReadDir("/run/libvirt/qemu")
 	for _, file := range pids {
 		name, ok := strings.CutSuffix(file.Name(), ".pid")
@@ -110,34 +151,52 @@ func procThreads() []thread {
 		folder := "/proc/" + strings.TrimSpace(string(pid)) + "/task/"
 		tasks, _ := os.ReadDir(folder)
 		for _, task := range tasks {
-			if t, ok := readThread(folder + task.Name()); ok {
-				t.guest, t.tid = name, number(task.Name())
-				all = append(all, t)
+			if _, known := p.files[folder+task.Name()]; known {
+				continue
+			}
+			if f, ok := open(name, folder+task.Name()); ok {
+				p.files[folder+task.Name()] = f
 			}
 		}
 	}
-	return all
 }
 
-// readThread reads a vCPU's thread; ok is false for other threads, and for one that has ended.
-func readThread(folder string) (t thread, ok bool) {
-	stat, err := os.ReadFile(folder + "/stat")
-	if err != nil {
+// open opens the files of a vCPU's thread; ok is false for other threads, and for one that has ended.
+func open(guest, folder string) (f *files, ok bool) {
+	name, err := os.ReadFile(folder + "/comm")
+	if err != nil || !strings.HasPrefix(string(name), "CPU ") {
+		return nil, false
+	}
+	f = &files{guest: guest, tid: number(filepath.Base(folder))}
+	var errStat, errFigures error
+	f.stat, errStat = os.Open(folder + "/stat")
+	f.schedstat, errFigures = os.Open(folder + "/schedstat")
+	if errStat != nil || errFigures != nil {
+		f.close()
+		return nil, false
+	}
+	return f, true
+}
+
+func (f *files) close() { _, _ = f.stat.Close(), f.schedstat.Close() }
+
+// read reads a vCPU's thread; ok is false for one that has ended.
+func (f *files) read() (t thread, ok bool) {
+	_, rest, _ := strings.Cut(content(f.stat), ") ")
+	fields, figures := strings.Fields(rest), strings.Fields(content(f.schedstat))
+	if len(fields) < 37 || len(figures) < 2 {
 		return t, false
 	}
-	name, rest, _ := strings.Cut(string(stat), ") ")
-	fields := strings.Fields(rest)
-	if !strings.Contains(name, "(CPU ") || len(fields) < 37 {
-		return t, false
-	}
-	t.cpu = topology.CPUID(number(fields[36])) // the 39th field of the line, see proc(5)
-	figures, err := os.ReadFile(folder + "/schedstat")
-	f := strings.Fields(string(figures))
-	if err != nil || len(f) < 2 {
-		return t, false
-	}
-	t.ran, t.wait = time.Duration(number(f[0])), time.Duration(number(f[1]))
-	return t, true
+	return thread{guest: f.guest, tid: f.tid, ran: time.Duration(number(figures[0])),
+		wait: time.Duration(number(figures[1])),
+		cpu:  topology.CPUID(number(fields[36]))}, true // the 39th field of the line, see proc(5)
+}
+
+// content returns what a file of a thread says now.
+func content(f *os.File) string {
+	var buffer [1024]byte
+	n, _ := f.ReadAt(buffer[:], 0)
+	return string(buffer[:n])
 }
 
 func number(text string) int {

@@ -108,20 +108,36 @@ func TestTheTimeBelowTheMinimum(t *testing.T) {
 }
 
 func TestReadThread(t *testing.T) {
-	folder := t.TempDir()
-	stat := "42 (CPU 3/KVM) S " + strings.Repeat("0 ", 35) + "6 0 0\n" // the 39th field is 6
-	for name, text := range map[string]string{"stat": stat, "schedstat": "1000 200 3\n"} {
+	folder := filepath.Join(t.TempDir(), "42")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, text string) {
+		t.Helper()
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got, ok := readThread(folder); !ok || got != (thread{ran: 1000, wait: 200, cpu: 6}) {
-		t.Errorf("%+v, %t", got, ok)
+	write("comm", "CPU 3/KVM\n")
+	write("stat", "42 (CPU 3/KVM) S "+strings.Repeat("0 ", 35)+"6 0 0\n") // the 39th field is 6
+	write("schedstat", "1000 200 3\n")
+	f, ok := open("a", folder)
+	if !ok {
+		t.Fatal("a vCPU's thread is not one")
 	}
-	if err := os.WriteFile(filepath.Join(folder, "stat"), []byte("42 (qemu) S 1"), 0o600); err != nil {
-		t.Fatal(err)
+	defer f.close()
+	for _, ran := range []time.Duration{1000, 2000} {
+		if got, ok := f.read(); !ok || got != (thread{guest: "a", tid: 42, ran: ran, wait: 200, cpu: 6}) {
+			t.Errorf("%+v, %t", got, ok)
+		}
+		write("schedstat", "2000 200 4\n")
 	}
-	if _, ok := readThread(folder); ok {
+	write("stat", "")
+	if _, ok := f.read(); ok {
+		t.Error("a thread that has ended is one")
+	}
+	write("comm", "qemu-system-x86\n")
+	if _, ok := open("a", folder); ok {
 		t.Error("a thread of QEMU counts as a vCPU")
 	}
 }

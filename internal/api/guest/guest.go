@@ -91,6 +91,9 @@ type Report struct {
 	// Waiting is the number of runnable threads that waited for a vCPU, in
 	// thousandths.
 	Waiting int64 `json:"waiting"`
+	// Brief is the part of Running and Waiting that is there for a small share of the time only, in thousandths: work
+	// of the kernel, for the most part.
+	Brief int64 `json:"brief,omitempty"`
 	// Stalled is the share of time in which some thread waited for a vCPU, in
 	// thousandths (PSI "some"); -1: the kernel has no PSI.
 	Stalled int64 `json:"stalled"`
@@ -128,6 +131,8 @@ func (r *Report) Check() error {
 		return fmt.Errorf("used vCPUs %v of %v; allowed: a subset, both with vCPU 0", r.Used, r.Present)
 	case r.Running < 0 || r.Running > maxLoad || r.Waiting < 0 || r.Waiting > maxLoad:
 		return fmt.Errorf("running %d and waiting %d; allowed: 0 to %d", r.Running, r.Waiting, int64(maxLoad))
+	case r.Brief < 0 || r.Brief > r.Running+r.Waiting:
+		return fmt.Errorf("brief %d; allowed: 0 to running and waiting, %d", r.Brief, r.Running+r.Waiting)
 	case r.Stalled < -1 || r.Stalled > 1000:
 		return fmt.Errorf("stalled %d; allowed: -1 to 1000", r.Stalled)
 	case len(r.Use) > MaxUse || !isDecimal(r.Use):

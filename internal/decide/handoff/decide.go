@@ -21,7 +21,7 @@ func Decide(in Input) (Decision, Memory, error) {
 	}
 	t := newTable(in)
 	d := &decider{table: t, memory: in.Memory}
-	d.memory.Guests = map[string]Wanted{}
+	d.memory.Guests, d.memory.Steady = map[string]Wanted{}, map[string]Wanted{}
 	d.want()
 	d.count()
 	d.shares, d.forced = t.shares()
@@ -63,16 +63,21 @@ func (d *decider) want() {
 			}
 		}
 		least := min(m.Min, most)
-		w := d.in.Memory.Guests[m.Name]
-		if demand, ok := demands[m.Name]; ok || w.CPUs == 0 {
+		demand, ok := demands[m.Name]
+		w, s := d.in.Memory.Guests[m.Name], d.in.Memory.Steady[m.Name]
+		if ok || w.CPUs == 0 {
 			w = d.in.Rules.want(w, d.in.Rules.need(demand, least, most), d.in.Now)
+			s = d.in.Rules.want(s, d.in.Rules.need(demand.steady(), least, most), d.in.Now)
 		}
-		d.memory.Guests[m.Name] = w
-		if !w.LowSince.IsZero() {
-			d.again(w.LowSince.Add(d.in.Rules.Settle))
+		d.memory.Guests[m.Name], d.memory.Steady[m.Name] = w, s
+		for _, low := range []time.Time{w.LowSince, s.LowSince} {
+			if !low.IsZero() {
+				d.again(low.Add(d.in.Rules.Settle))
+			}
 		}
 		d.least = append(d.least, d.inUnits(least))
 		d.wants = append(d.wants, d.inUnits(max(least, min(w.CPUs, most))))
+		d.steady = append(d.steady, min(d.inUnits(max(least, min(s.CPUs, most))), d.wants[g]))
 	}
 }
 
@@ -90,6 +95,7 @@ func (d *decider) count() {
 	for g := range d.guests {
 		if d.guests[g].Frozen {
 			d.wants[g] = max(d.least[g], d.held[g])
+			d.steady[g] = d.wants[g]
 		}
 	}
 }
@@ -193,7 +199,7 @@ func (d *decider) report() {
 			}
 		}
 		d.out.Targets = append(d.out.Targets, Target{
-			Guest: d.guests[g].Name, Want: d.wants[g] * d.size, CPUs: d.shares[g] * d.size, Has: has,
+			Guest: d.guests[g].Name, Want: d.wants[g] * d.size, Steady: d.steady[g] * d.size, CPUs: d.shares[g] * d.size, Has: has,
 		})
 	}
 }

@@ -142,6 +142,7 @@ func (t *table) shares() (n []int, forced bool) {
 	for g := range t.guests {
 		forced = forced || f.n[g] < t.least[g]
 	}
+	f.raise(t.steady) // what is brief takes nothing from anybody
 	f.raise(t.wants)
 	if !forced {
 		return f.n, false

@@ -128,7 +128,7 @@ func (c *chaos) lawful(t *rapid.T, d handoff.Decision) {
 		}
 	}
 	for _, target := range d.Targets {
-		if target.CPUs > target.Want {
+		if target.CPUs > target.Want || target.Steady > target.Want {
 			t.Fatalf("target %+v exceeds what the VM wants", target)
 		}
 	}

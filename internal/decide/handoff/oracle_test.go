@@ -18,9 +18,11 @@ type oracle struct {
 	units [][]topology.CPUID
 	least []int
 	wants []int
-	holds []int // by unit; -1: free
-	stuck []bool
-	may   [][]bool
+	// steady is the part of wants that is not brief.
+	steady []int
+	holds  []int // by unit; -1: free
+	stuck  []bool
+	may    [][]bool
 }
 
 func newOracle(in *handoff.Input, targets []handoff.Target) *oracle {
@@ -43,6 +45,7 @@ func newOracle(in *handoff.Input, targets []handoff.Target) *oracle {
 	for i, g := range in.Guests {
 		o.least = append(o.least, (g.Min+size-1)/size)
 		o.wants = append(o.wants, targets[i].Want/size)
+		o.steady = append(o.steady, targets[i].Steady/size)
 	}
 	for _, unit := range o.units {
 		o.addUnit(unit)
@@ -92,16 +95,17 @@ func (o *oracle) each(f func(to []int)) {
 	rec(0)
 }
 
-// shareCost orders numbers of units, less is better: minimums, fairness within them,
-// units in use, fairness.
-func (o *oracle) shareCost(n []int) [4]float64 {
-	var cost [4]float64
+// shareCost orders numbers of units, less is better: minimums, fairness within them, units for demand that is not
+// brief, fairness within them, units in use, fairness.
+func (o *oracle) shareCost(n []int) [6]float64 {
+	var cost [6]float64
 	for g := range n {
-		first, weight := min(n[g], o.least[g]), float64(o.in.Guests[g].Weight)
-		cost[0] -= float64(first)
-		cost[1] += float64(first*first) / weight
-		cost[2] -= float64(n[g])
-		cost[3] += float64(n[g]*n[g]) / weight
+		weight := float64(o.in.Guests[g].Weight)
+		for i, limit := range []int{o.least[g], o.steady[g], o.wants[g]} {
+			units := min(n[g], limit)
+			cost[2*i] -= float64(units)
+			cost[2*i+1] += float64(units*units) / weight
+		}
 	}
 	for i := range cost {
 		cost[i] = math.Round(cost[i]*1e6) / 1e6

@@ -49,6 +49,9 @@ type Demand struct {
 	Running float64 `json:"running"`
 	// Waiting is the mean number of runnable threads that waited for a vCPU.
 	Waiting float64 `json:"waiting"`
+	// Brief is the part of both that is there for a small share of the time only. It gets CPUs that no guest needs for
+	// the rest of its demand.
+	Brief float64 `json:"brief,omitempty"`
 }
 
 // Grant is a CPU that a guest has. A CPU without a grant is free.
@@ -112,6 +115,8 @@ type Target struct {
 	Guest string `json:"guest"`
 	// Want is what the guest demands after hysteresis, at least its minimum.
 	Want int `json:"want"`
+	// Steady is the part of Want that is not brief, at least the minimum.
+	Steady int `json:"steady"`
 	// CPUs is what it is entitled to now: at most Want.
 	CPUs int `json:"cpus"`
 	// Has is what it is granted now, without CPUs that leave.

@@ -50,6 +50,7 @@ type table struct {
 	in     Input
 	guests []Guest
 	wants  []int // in units
+	steady []int // of wants, what is not brief
 	least  []int // in units
 	held   []int // in units that do not leave
 	units  []unit

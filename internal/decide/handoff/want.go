@@ -9,6 +9,8 @@ import (
 // taken to want, and since when its demand has been lower.
 type Memory struct {
 	Guests map[string]Wanted `json:"guests,omitempty"`
+	// Steady is the same for the demand that is not brief.
+	Steady map[string]Wanted `json:"steady,omitempty"`
 	// Tidied is when guests last exchanged CPUs for nearness or for whole cores.
 	Tidied time.Time `json:"tidied,omitzero"`
 	// Divided is the number of divided cores before the last exchange for whole cores,
@@ -52,6 +54,15 @@ func (r *Rules) want(before Wanted, need int, now time.Time) Wanted {
 		}
 	}
 	return w
+}
+
+// steady is the demand without what is brief.
+func (d *Demand) steady() Demand {
+	s := *d
+	brief := max(0, d.Brief) // of a guest that misbehaves, it may be anything
+	s.Waiting = max(0, d.Waiting-brief)
+	s.Running = max(0, d.Running-max(0, brief-d.Waiting))
+	return s
 }
 
 // need is the number of CPUs that a demand fills. Demand that is no number, or

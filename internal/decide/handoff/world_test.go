@@ -78,6 +78,7 @@ func drawDemand(t *rapid.T, in *handoff.Input, g *handoff.Guest) handoff.Demand 
 	return handoff.Demand{
 		Guest: g.Name, At: in.Now,
 		Running: rapid.SampledFrom(all).Draw(t, "running"), Waiting: rapid.SampledFrom(all).Draw(t, "waiting"),
+		Brief: rapid.SampledFrom(all).Draw(t, "brief"),
 	}
 }
 

@@ -211,6 +211,7 @@ func (h *Hands) Report(name string, line []byte, now time.Time) error {
 	h.note(name, func(s *State) { s.Means = r.Means })
 	m.demand = handoff.Demand{
 		Guest: name, At: now, Running: float64(r.Running) / 1000, Waiting: float64(r.Waiting) / 1000,
+		Brief: float64(r.Brief) / 1000,
 	}
 	if epoch := handoff.Epoch(r.Epoch); epoch > h.record.Epochs[name] && epoch < guest.MaxEpoch {
 		h.record.Epochs[name] = epoch // a record was lost: the next grant must be newer than any before
