@@ -252,7 +252,7 @@ chmod +x /run/here /run/breaks`)
 	if r := to(1, "/run/breaks", allowed...); !strings.Contains(r.stderr, "migrat") {
 		t.Errorf("a migration that breaks off says\n%s", r.stderr)
 	}
-	if after := l.sh(t, "xl domid "+name); after != before || strings.Contains(l.sh(t, "xl list"), "--") {
+	if after := l.sh(t, "xl domid "+name); after != before || strings.Contains(l.sh(t, "xl list"), "--incoming") {
 		t.Errorf("after a migration that broke off there are\n%s", l.sh(t, "xl list"))
 	}
 	if err := l.AwaitGuest(l.ctx, name); err != nil {
@@ -263,7 +263,7 @@ chmod +x /run/here /run/breaks`)
 	}
 	r := to(0, "/run/here", allowed...)
 	t.Log(r.stdout)
-	if after := l.sh(t, "xl domid "+name); after == before || strings.Contains(l.sh(t, "xl list"), "--") {
+	if after := l.sh(t, "xl domid "+name); after == before || strings.Contains(l.sh(t, "xl list"), "--incoming") {
 		t.Errorf("after the migration there are\n%s", l.sh(t, "xl list"))
 	}
 	v := l.show(t, name)

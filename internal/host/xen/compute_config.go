@@ -121,7 +121,20 @@ var buildKeys = map[string]translate{
 	"sched_params": schedule, "claim_mode": skip,
 	"kernel": word("kernel"), "ramdisk": word("ramdisk"), "cmdline": word("cmdline"),
 	"type.pvh": only("{}"), "type.pv": only("{}"), "arch_arm": only("{}"),
-	"arch_x86": only("{}", `{"msr_relaxed":"False"}`),
+	"arch_x86": relaxed,
+}
+
+// relaxed writes whether the domain may read registers that Xen does not emulate. libxl allows it each domain that has
+// arrived by a migration (libxl, msr_relaxed).
+func relaxed(w *configWriter, key string, value json.RawMessage) error {
+	const allowed = `{"msr_relaxed":"True"}`
+	if err := only("{}", `{"msr_relaxed":"False"}`, allowed)(w, key, value); err != nil {
+		return err
+	}
+	if strings.Contains(string(value), "True") {
+		w.text.WriteString("msr_relaxed = 1\n")
+	}
+	return nil
 }
 
 var eventKeys = map[string]translate{

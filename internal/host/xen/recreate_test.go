@@ -164,9 +164,16 @@ func TestComputeConfig(t *testing.T) {
 			t.Errorf("it has %s = %q, which the placement gives", key, v.text)
 		}
 	}
+	// A domain that has arrived by a migration.
+	text, err = computeConfig([]byte(`[{"config": {"b_info": {"arch_x86": {
+		"msr_relaxed": "True"
+	}}}}]`))
+	if err != nil || string(text) != "msr_relaxed = 1\n" {
+		t.Errorf("%q, %v", text, err)
+	}
 	for _, unknown := range []string{`"nics": []`, `"c_info": {"type": "hvm\n"}`, `"b_info": {"type.hvm": {}}`,
 		`"b_info": {"avail_vcpus": [1]}`, `"b_info": {"target_memkb": 1000}`, `"b_info": {"kernel": "a\"b"}`,
-		`"b_info": {"sched_params": {"period": 10}}`, `"b_info": {"arch_x86": {"msr_relaxed": "True"}}`} {
+		`"b_info": {"sched_params": {"period": 10}}`, `"b_info": {"arch_x86": {"other": "True"}}`} {
 		if text, err := computeConfig([]byte(`[{"config": {` + unknown + `}}]`)); err == nil {
 			t.Errorf("%s gives %q, want a refusal", unknown, text)
 		}
