@@ -182,8 +182,13 @@ func (x *xenFiles) bootArguments(k kernel, initrd, commandLine string) []string 
 // deviceModel is where Debian's Xen looks for the QEMU that emulates the devices of a VM with firmware (HVM).
 const deviceModel = "usr/libexec/xen-qemu-system-i386"
 
+// deviceModelData are the files without which it does not start a VM that boots a kernel directly.
+func deviceModelData() []string {
+	return []string{"usr/share/qemu/linuxboot.bin", "usr/share/qemu/linuxboot_dma.bin", "usr/share/qemu/keymaps/en-us"}
+}
+
 // AddDeviceModel makes a Xen lab able to run VMs with firmware (HVM). The first lab that does downloads Debian's QEMU
-// for Xen, without installing it on this machine; the libraries that it needs are those of this machine's own QEMU.
+// for Xen, without installing it on this machine; the libraries and files that it needs are those of this machine's own QEMU.
 func (h *Host) AddDeviceModel(ctx context.Context) error {
 	folder, err := fetchOnce(ctx, "xen-device-model", func(fresh string) error {
 		return download(ctx, fresh, "qemu-system-xen")
@@ -191,13 +196,25 @@ func (h *Host) AddDeviceModel(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	name := filepath.Base(deviceModel)
-	if err := copyFile(filepath.Join(folder, deviceModel), h.share("files", name)); err != nil {
+	// Not links: QEMU looks for its files relative to where the program really is.
+	script := []string{"set -e"}
+	add := func(from, file string) error {
+		name := filepath.Base(file)
+		script = append(script, fmt.Sprintf("mkdir -p /%[1]s; touch /%[3]s; mount --bind /lab/files/%[2]s /%[3]s",
+			filepath.Dir(file), name, file))
+		return copyFile(filepath.Join(from, file), h.share("files", name))
+	}
+	if err := add(folder, deviceModel); err != nil {
 		return err
 	}
+	for _, file := range deviceModelData() {
+		if err := add("/", file); err != nil {
+			return fmt.Errorf("the lab's device model needs the package qemu-system-data: %w", err)
+		}
+	}
+	script = append(script, `! ldd /`+deviceModel+` | grep "not found"`)
 	var out bytes.Buffer
-	const script = `mkdir -p "$(dirname "$0")" && ln -sf "$1" "$0" && ! ldd "$0" | grep "not found"`
-	status, err := h.Run(ctx, []string{"sh", "-c", script, "/" + deviceModel, "/lab/files/" + name}, &out, &out)
+	status, err := h.Run(ctx, []string{"sh", "-c", strings.Join(script, "\n")}, &out, &out)
 	if err != nil || status != 0 {
 		return fmt.Errorf("the lab's device model: status %d %s: %w", status, lastLine(out.Bytes()), err)
 	}

@@ -207,7 +207,7 @@ func (l *labHost) createsHVM(t *testing.T) {
 	if err := l.AddDeviceModel(l.ctx); err != nil {
 		t.Fatal(err)
 	}
-	path := l.writeXL(t, "firm", "serial = \"pty\"\nvga = \"none\"\n")
+	path := l.writeXL(t, "firm", "serial = \"pty\"\nvga = \"none\"\nvnc = 0\n")
 	l.sh(t, "sed -i 's/pvh/hvm/; s/hvc0/ttyS0/' "+path)
 	l.must(t, "create", "--xl", path)
 	if err := l.AwaitGuest(l.ctx, "firm"); err != nil {
