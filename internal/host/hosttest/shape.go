@@ -99,6 +99,11 @@ func ownParts() map[string]string {
 		`steps?\b|moved|ranges|cells`: "Xen moves no memory of a running guest, and shows no mappings",
 		`copied_|trace|\.undo`:        "as above, in the journal",
 		`cannot|shortfalls`:           "what was not done: on Xen, moving the memory",
+		`^\.gaps|topology\.gaps`:      "what the host does not tell, by name",
+		`reclaimable_bytes`:           "memory that the kernel can free: Xen's nodes have none",
+		`no_new_vms`:                  "Xen hosts create VMs from xl configurations only",
+		`shared_storage`:              "whether disks are shared: xl does not tell",
+		`^\.id$`:                      "the machine's identity: a lab's kernel may have none",
 		`why\.alternatives`:           "other nodes: on Xen, those of the memory are the only ones",
 	}
 }
