@@ -35,9 +35,9 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 const (
 	// garbage is how much garbage in bytes may be in the heap before it is collected. A collection reads all records,
 	// however little garbage it finds: a share of a small fleet's heap would be collected many times a second.
-	garbage = 96 << 20
+	garbage = 64 << 20
 	// leastGrowth is by how many percent of what stays the heap may grow at least.
-	leastGrowth = 25
+	leastGrowth = 20
 )
 
 // collection is garbage that each collection finds.
