@@ -298,7 +298,7 @@ on its host; if it does not fit there, nothing changes. What has no flag stays a
 			case size.VCPUs == 0 && amount == 0:
 				return fleetapi.VM{}, wrongUse("resize needs --vcpus or --memory")
 			}
-			size.Memory = fleetapi.Bytes(amount)
+			size.Memory = amount
 			return client.ResizeVM(ctx, name, size, how)
 		}, "vcpus", "memory")
 	c.Flags().IntVar(&size.VCPUs, "vcpus", 0, "number of vCPUs (default: as before)")

@@ -28,9 +28,9 @@ const (
 	// recent is the number of looks that demand is of: they last longer than threads wait for each other
 	// at a barrier, and end soon after the work.
 	recent = 6
-	// long is the number of looks that tell steady demand from what is brief, and frequent the number of those that must
-	// find it: threads that meet at barriers all run or wait for half of the time, if they have half as many vCPUs.
-	// Work of the kernel takes a tenth of the time, of a slow vCPU.
+	// long is the number of looks that tell steady demand from what is brief, and frequent the number of those that
+	// must find it: threads that meet at barriers all run or wait for half of the time, if they have half as many
+	// vCPUs. Work of the kernel takes a tenth of the time, of a slow vCPU.
 	long, frequent = 12, 5
 	// manyMore is how many threads more than vCPUs are steady at once: the kernel seldom has more than one.
 	manyMore = 2

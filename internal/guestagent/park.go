@@ -143,7 +143,7 @@ func (p *parker) park(want guest.VCPUs) error {
 	for {
 		switch p.means {
 		case guest.Partition:
-			err = p.change(present, parked, want)
+			err = p.change(parked, want)
 		case guest.Offline:
 			err = p.offline(present, want)
 		case guest.None, guest.Flip:
@@ -178,7 +178,7 @@ func (p *parker) next() {
 // CPUs that the kernel wakes to balance for busy ones, many times a second. This thread runs on the vCPU while it
 // parks it: the kernel decides whether a vCPU is one of those when it goes idle. The partition is not of kind
 // isolated, since kernels before 6.6 do not rebuild the domains of all when such a one changes.
-func (p *parker) change(present, parked, want guest.VCPUs) error {
+func (p *parker) change(parked, want guest.VCPUs) error {
 	for _, id := range parked.Without(want).IDs() {
 		if err := p.k.write(p.folder(id)+"/cpuset.cpus.partition", "member"); err != nil {
 			return err

@@ -89,7 +89,7 @@ func (l *loads) forget(host string) {
 	delete(l.by, host)
 }
 
-// record writes a host's loads and the nodes of its VMs to the telemetry, if its next sample is due.
+// record adds a sample of a host to the telemetry, if one is due: its loads, and the nodes of its VMs.
 func (s *Server) record(ctx context.Context, host string, taken time.Time) {
 	if s.Telemetry == nil || !s.Telemetry.Due(host, taken) {
 		return

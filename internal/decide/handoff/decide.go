@@ -199,7 +199,8 @@ func (d *decider) report() {
 			}
 		}
 		d.out.Targets = append(d.out.Targets, Target{
-			Guest: d.guests[g].Name, Want: d.wants[g] * d.size, Steady: d.steady[g] * d.size, CPUs: d.shares[g] * d.size, Has: has,
+			Guest: d.guests[g].Name, Want: d.wants[g] * d.size, Steady: d.steady[g] * d.size,
+			CPUs: d.shares[g] * d.size, Has: has,
 		})
 	}
 }

@@ -76,7 +76,7 @@ func TestResize_AVMThatDoesNotRun(t *testing.T) {
 	if _, err := s.client.StopVM(ctx, "web1", fleetapi.Change{}); err != nil {
 		t.Fatal(err)
 	}
-	small := fleetapi.VMResize{VCPUs: before.Spec.VCPUs - 1, Memory: fleetapi.Bytes(before.Spec.Memory / 2)}
+	small := fleetapi.VMResize{VCPUs: before.Spec.VCPUs - 1, Memory: before.Spec.Memory / 2}
 	for _, dry := range []bool{true, false} {
 		vm, err := s.client.ResizeVM(ctx, "web1", small, fleetapi.Change{DryRun: dry})
 		if err != nil || vm.Spec.VCPUs != small.VCPUs || vm.Spec.Memory != before.Spec.Memory/2 ||
@@ -88,7 +88,7 @@ func TestResize_AVMThatDoesNotRun(t *testing.T) {
 			t.Errorf("dry run %v: the VM is %s: %v", dry, text(now), err)
 		}
 	}
-	huge := fleetapi.VMResize{Memory: fleetapi.Bytes(1 << 40)}
+	huge := fleetapi.VMResize{Memory: 1 << 40}
 	if _, err := s.client.ResizeVM(ctx, "web1", huge, fleetapi.Change{}); problem(err) != fleetapi.ProblemNoHost {
 		t.Errorf("1 TiB: %v", err)
 	}

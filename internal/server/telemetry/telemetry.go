@@ -175,8 +175,8 @@ func (d *DB) timeOf(taken time.Time) time.Time {
 // the one before.
 func (d *DB) Due(host string, taken time.Time) bool { return d.due(host, d.timeOf(taken), false) }
 
-// due reports whether a host's next sample is due at a time. If it is and take is set, the sample
-// counts as added at that time.
+// due reports whether the telemetry needs a new sample of a host at a time. With take, a sample that
+// it needs counts as added at that time.
 func (d *DB) due(host string, at time.Time, take bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
