@@ -72,9 +72,21 @@ func (h *Host) Run(ctx context.Context, argv []string, stdout, stderr io.Writer)
 				fmt.Errorf("%s in the lab does not end within %v", argv[0], killTime))
 		case <-h.ended:
 			return 0, fmt.Errorf("the lab ended while the command ran: QEMU ended: %w; its console: %s",
-				errors.Join(h.cause, io.ErrUnexpectedEOF), h.consoleTail())
+				endOfQEMU(h.cause), h.consoleTail())
 		}
 	}
+}
+
+// ErrReset means that QEMU ended with status 0 although nobody ended it: the emulated machine has reset itself. QEMU's
+// emulation of nested virtualisation does so now and then, with nothing on the console.
+var ErrReset = errors.New("the emulated machine reset itself")
+
+// endOfQEMU is the error of a QEMU that has ended; cause is how.
+func endOfQEMU(cause error) error {
+	if cause == nil {
+		return errors.Join(ErrReset, io.ErrUnexpectedEOF)
+	}
+	return errors.Join(cause, io.ErrUnexpectedEOF)
 }
 
 // kill asks the agent to end a command's process group; the time that it has

@@ -54,15 +54,15 @@ func checkCPUs(t *testing.T, h *lab.Host) {
 	}
 }
 
-// SilenceVariable names a file for the names of tests whose lab locked up.
+// SilenceVariable names a file for the names of tests whose lab locked up or reset itself.
 // lab/suite repeats such tests, and no others.
 const SilenceVariable = "NUMAVISOR_LAB_SILENCE"
 
-// NoteSilence records that the test's lab has locked up, if that is the error.
+// NoteSilence records that the test's lab has locked up or reset itself, if that is the error.
 func NoteSilence(t testing.TB, err error) {
 	t.Helper()
 	path := os.Getenv(SilenceVariable)
-	if !errors.Is(err, lab.ErrSilent) || path == "" {
+	if !errors.Is(err, lab.ErrSilent) && !errors.Is(err, lab.ErrReset) || path == "" {
 		return
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)

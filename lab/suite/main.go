@@ -166,12 +166,12 @@ func (s *session) silent() ([]string, error) {
 // its emulator locked up, and there are few.
 func (s *session) repeat(ctx context.Context, first results, silent []string, failed error) error {
 	names := first.failedTests()
-	fmt.Printf("emulators that locked up: %d of at most %d: %v\n", len(silent), mostRepeats, silent)
+	fmt.Printf("emulators that locked up or reset themselves: %d of at most %d: %v\n", len(silent), mostRepeats, silent)
 	if !repeatable(first, silent) {
 		return failed
 	}
 	again, err := s.run(ctx, "again", "^("+strings.Join(names, "|")+")$")
-	fmt.Printf("\n%-60s %s\n", "REPEATED AFTER A LOCK-UP", "RESULT")
+	fmt.Printf("\n%-60s %s\n", "REPEATED AFTER ITS EMULATOR FAILED", "RESULT")
 	for _, name := range names {
 		result := "failed again"
 		if again.passed(name) {
