@@ -37,7 +37,7 @@ func (m *model) markDegraded(r Request) (degraded, waiting []plan.Degraded) {
 		}
 		s := m.degradation(g, threshold)
 		s.Since = at
-		g.degraded = true
+		g.degraded, g.since = true, r.Now.Sub(at)
 		g.eligible = r.Lasting || r.Now.Sub(at) >= time.Duration(m.policy.Balance.DegradedFor) && !m.spansMove(g, r)
 		degraded = append(degraded, s)
 	}
@@ -73,7 +73,7 @@ func (m *model) markWaiting(g *subject, since time.Time, r Request, list []plan.
 	if g.load == nil || wait < part*m.policy.Balance.Wait {
 		return list
 	}
-	g.mild = true
+	g.mild, g.since = true, r.Now.Sub(since)
 	lasts := mildFor * time.Duration(m.policy.Balance.DegradedFor)
 	g.eligible = r.Lasting || r.Now.Sub(since) >= lasts && !m.spansMove(g, r)
 	return append(list, plan.Degraded{

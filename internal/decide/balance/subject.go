@@ -48,8 +48,9 @@ type subject struct {
 	limited     error            // the inventory.NodeLimitError of an excluded layout
 
 	degraded, eligible, moved bool
-	mild                      bool // it waits less than degraded guests
-	waiting                   bool // a move of it is proposed for a later plan
+	mild                      bool          // it waits less than degraded guests
+	since                     time.Duration // for how long it has been degraded, or has waited a little
+	waiting                   bool          // a move of it is proposed for a later plan
 	initialCost               float64
 }
 

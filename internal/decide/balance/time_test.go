@@ -163,6 +163,42 @@ func TestPlan_DegradedForAndHysteresis(t *testing.T) {
 	}
 }
 
+// A load that has just begun may be a short one. A copy that takes long must save its time within 30 times as long as
+// the VM has been degraded.
+func TestPlan_SlowCopiesWaitForALoadThatLasts(t *testing.T) {
+	h := machine("nodes:2 cores:4 memory:16G")
+	add(h, vm{name: "a", vcpus: 2, memory: 4 * gib, cpus: on(0), memOn: bytesOn(1, 4*gib), used: 0.6})
+	add(h, vm{name: "b", vcpus: 4, memory: gib, cpus: on(1), memOn: bytesOn(1, gib), used: 4})
+	at := func(rate topology.Bytes, degraded time.Duration, lasting bool) []plan.Move {
+		h.MoverBytesPerSecond = rate
+		past := Past{Degraded: []plan.Degraded{{Guest: "a", Since: noon.Add(-degraded)}}}
+		p := policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"a": policy.ModeAuto}}}
+		round, err := Plan(Request{Host: h, Policy: p, Past: past, Now: noon, Lasting: lasting})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return round.Moves
+	}
+	copies := func(moves []plan.Move) bool { return len(moves) > 0 && moves[0].Cost.Bytes > 0 }
+	// At 32 MiB a second its memory takes 128 s, and the VM loses some tenths of a CPU.
+	for _, c := range []struct {
+		rate     topology.Bytes
+		degraded time.Duration
+		lasting  bool
+		copies   bool
+	}{
+		{gib, 10 * time.Second, false, true},
+		{32 * topology.MiB, 10 * time.Second, false, false},
+		{32 * topology.MiB, time.Minute, false, true},
+		{32 * topology.MiB, 10 * time.Second, true, true},
+	} {
+		if moves := at(c.rate, c.degraded, c.lasting); copies(moves) != c.copies {
+			t.Errorf("%v a second, degraded for %v, lasting %v: moves %v, want a copy: %v", c.rate, c.degraded, c.lasting,
+				moves, c.copies)
+		}
+	}
+}
+
 func TestPlan_CooldownGrowsWithEachMove(t *testing.T) {
 	h := machine("nodes:4 cores:4 memory:16G")
 	add(h, vm{name: "a", vcpus: 2, memory: 2 * gib, cpus: on(0), memOn: bytesOn(1, 2*gib), used: 2})

@@ -47,7 +47,7 @@ func (p *planner) weigh(group []change, bytes topology.Bytes) (plan.Benefit, pla
 		price.Cost += l.price - g.layout().price
 		price.PageTables = max(price.PageTables, l.tables)
 	}
-	benefit := plan.Benefit{Cost: price.Cost - rise, Horizon: time.Duration(m.policy.Balance.Horizon)}
+	benefit := plan.Benefit{Cost: price.Cost - rise}
 	before := m.lost()
 	own := m.ownCosts()
 	was := m.inverse(group)
@@ -64,9 +64,23 @@ func (p *planner) weigh(group []change, bytes topology.Bytes) (plan.Benefit, pla
 		}
 	}
 	m.apply(was...)
+	benefit.Horizon = p.expected(best.guest)
 	benefit.AccessCPUs, benefit.WaitCPUs = before.access-after.access, before.wait-after.wait
 	best.saved = before.saved(after)
 	return benefit, price, best
+}
+
+// trusted is how many times as long as a guest has been degraded a gain is expected to last: a load that has just
+// begun may be a short one, such as a VM that boots, and copying much memory slowly would not pay.
+const trusted = 30
+
+// expected returns how long the gain of a move is expected to last.
+func (p *planner) expected(g *subject) time.Duration {
+	horizon := time.Duration(p.model.policy.Balance.Horizon)
+	if g == nil || p.lasting {
+		return horizon
+	}
+	return min(horizon, trusted*g.since)
 }
 
 // inverse returns the changes that restore the layouts of a group's guests.

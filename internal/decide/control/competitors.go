@@ -31,7 +31,9 @@ type competition struct {
 	// the one without balancing.
 	set string
 	// found is that setting when the host was last observed without a running job.
-	found   string
+	found string
+	// ahead is when kernel balancing was last enabled for moves that were about to be decided.
+	ahead   time.Time
 	drifted map[string]time.Time           // since when a guest differs from its placement
 	repairs map[string]competitors.Attempt // the last repair, by guest
 }
@@ -145,7 +147,7 @@ func (c *Controller) facts() competitors.Facts {
 	f := competitors.Facts{
 		Kernel: h.Kernel, Seen: h.Taken, Moves: sample.Moves, Window: sample.Window, Mode: c.rules.policy.Balance.Mode,
 		Movers: c.rules.policy.Movers, Tried: o.tried, Former: o.balancing, Set: o.set, Now: c.turn.now,
-		Pulling: c.pulls(),
+		Pulling: c.pulls() || c.pullsAhead(),
 	}
 	f.Kernel.NUMABalancing = c.ownBalancing()
 	if !f.Kernel.NumadRunning {
@@ -234,9 +236,12 @@ func (c *Controller) changed(r plan.Remedy, e SettingChanged) {
 		now.Failed = e.Err.Error()
 	}
 	before := o.tried[r.Kind]
-	if r.Kind == plan.ExcludeFromNumad {
+	switch {
+	case r.Kind == plan.ExcludeFromNumad:
 		before, o.excluded[r.PID] = o.excluded[r.PID], now
-	} else {
+	case r.Kind == plan.WriteSetting && r.Value != competitors.Off(r.From): // it answers no competitor
+		before = competitors.Attempt{}
+	default:
 		o.tried[r.Kind] = now
 	}
 	news := before.Failed != now.Failed

@@ -110,7 +110,7 @@ func (c *Controller) start(e Start) {
 	now := c.turn.now
 	c.turn.started = now
 	c.pause.open = c.rules.policy.Balance.Open(now)
-	c.host.damaged, c.alarms.state = e.Damaged, e.Alarms
+	c.host.damaged, c.alarms.state, c.loads.trial = e.Damaged, e.Alarms, e.CopyRate
 	c.remember(e.Entries)
 	what := fmt.Sprintf("mode %s, a sample every %v", c.rules.policy.Balance.Mode, c.options.Sample)
 	c.note(journal.Entry{Kind: journal.Started, What: what})
@@ -172,6 +172,7 @@ func (c *Controller) sampled(e Sampled) {
 		return
 	}
 	c.judge()
+	c.giveWay()
 	if c.turn.now.Sub(c.when.answered) < c.options.Plan {
 		c.act()
 		return
@@ -192,6 +193,7 @@ func (c *Controller) act() {
 		c.plan()
 	}
 	c.finishRest()
+	c.pullAhead()
 	c.changeSetting()
 	c.startJob()
 	c.turn.ready.SampleIn = c.soon()

@@ -65,7 +65,7 @@
 //
 // Files: controller.go has Step, event.go and ready.go its arguments and results;
 // host.go the state of the host, loads.go measured loads, when.go when to plan, order.go the order of a round,
-// queue.go jobs, recover.go interrupted moves, pause.go pauses and maintenance
+// queue.go jobs, give_way.go a copy that others end, recover.go interrupted moves, pause.go pauses and maintenance
 // windows, advice.go advised moves, competitors.go others that move pages,
 // cooldown.go cooldowns after moves, rest.go what moves leave for a quiet time,
 // alarms.go thresholds, policy.go changes of the policy, status.go the report.

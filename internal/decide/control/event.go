@@ -22,6 +22,8 @@ type Start struct {
 	Alarms  alarm.State
 	// NUMABalancing is the value of kernel.numa_balancing; empty: it could not be read.
 	NUMABalancing string
+	// CopyRate is how fast the host copies memory, in bytes a second, by a trial; 0: not known.
+	CopyRate topology.Bytes
 }
 
 // Tick comes before each sample. Pauses and maintenance windows begin and end with it.
@@ -66,6 +68,8 @@ type Moved struct {
 	Left []string
 	// Held is a setting that the move could not restore; nil: none.
 	Held *journal.SettingChange
+	// GaveWay: it left memory, because StopGivesWay stopped it. Its guests may move again at once.
+	GaveWay bool
 }
 
 // SettingChanged answers Ready.Remedy.

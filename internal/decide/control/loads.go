@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -16,6 +17,7 @@ type loads struct {
 	history *history.History
 	vcpus   []vcpuUse       // of the samples in the last means, the oldest first
 	copies  throttle.Copies // of moves made on this host
+	trial   topology.Bytes  // a second, measured at the start; counts until a move has shown the rate
 	// moved says that a job has ended since the last sample, settled is the first
 	// sample after the last job.
 	moved   bool
@@ -114,7 +116,7 @@ func (c *Controller) Inventory(now time.Time) (h inventory.Host, ok bool) {
 			}
 		}
 	}
-	h.MoverBytesPerSecond = c.loads.copies.BytesPerSecond()
+	h.MoverBytesPerSecond = cmp.Or(c.loads.copies.BytesPerSecond(), c.loads.trial)
 	return h, true
 }
 

@@ -2,12 +2,14 @@ package control
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/decide/competitors"
 	"github.com/numavisor/numavisor/internal/decide/order"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -148,4 +150,84 @@ func (c *Controller) ownBalancing() string {
 		return c.competition.found
 	}
 	return c.host.inventory.Kernel.NUMABalancing
+}
+
+const (
+	// leads is how long before a degraded guest may move the daemon enables kernel balancing: the kernel begins to
+	// bring memory after a second of the vCPUs' time (kernel/sched/fair.c, sysctl_numa_balancing_scan_delay).
+	leads = 2 * time.Second
+	// aheadLasts is how long kernel balancing stays on without a move, and aheadRests the time from one begin to the
+	// next at least.
+	aheadLasts, aheadRests = 10 * time.Second, 15 * time.Second
+)
+
+// pullAhead enables kernel balancing for the moves that the next plan is likely to make: those of guests that have
+// been degraded by remote accesses for almost degraded_for, and whose memory is spread over nodes. Most of it must be
+// copied wherever they go. Until the plan, the kernel brings it to where the vCPUs run.
+func (c *Controller) pullAhead() {
+	o := &c.competition
+	if c.State() != Idle || o.changing != nil || len(o.wanted) > 0 || o.balancing != "" ||
+		c.rules.policy.Balance.Mode != policy.ModeAuto || c.turn.now.Sub(o.ahead) < aheadRests {
+		return
+	}
+	h, known := c.Inventory(c.turn.now)
+	mode, err := strconv.Atoi(h.Kernel.NUMABalancing)
+	if !known || err != nil || mode < 0 || mode&1 == 1 || !mayPull(c.rules.policy.Movers) || !c.soonPulled(&h) {
+		return
+	}
+	o.ahead = c.turn.now
+	o.wanted = append(o.wanted, plan.Remedy{
+		Kind: plan.WriteSetting, Path: plan.NUMABalancingPath, From: h.Kernel.NUMABalancing, Value: strconv.Itoa(mode | 1),
+		Why: "the kernel begins to bring memory to the vCPUs of VMs that run far from it",
+	})
+}
+
+// soonPulled reports whether guests that the kernel can serve may move soon, and kernel balancing exposes no other.
+func (c *Controller) soonPulled(h *inventory.Host) bool {
+	degradedFor, soon := time.Duration(c.rules.policy.Balance.DegradedFor), c.idle(h)
+	for _, d := range c.when.plan.Degraded {
+		g, ok := h.Guest(d.Guest)
+		if !ok || !slices.Contains(d.Reasons, plan.RemoteAccess) || c.modeOf(g) != policy.ModeAuto ||
+			!order.Pullable(g, c.rules.policy.Balance) || gathered(g) {
+			return false
+		}
+		if left := d.Since.Add(degradedFor).Sub(c.turn.now); left > 0 && left <= leads {
+			soon = append(soon, d.Guest)
+		}
+	}
+	exempt := func(name string) bool { return slices.Contains(soon, name) }
+	return len(soon) > len(c.idle(h)) && len(order.Exposed(h, exempt)) == 0
+}
+
+// gathered reports whether most of a guest's memory is on one node: its vCPUs may move there instead.
+func gathered(g *inventory.Guest) bool {
+	var most topology.Bytes
+	for _, bytes := range g.Seen.MemoryByNode {
+		most = max(most, bytes)
+	}
+	return most > g.Seen.MemoryByNode.Total()/2
+}
+
+// pullsAhead reports whether kernel balancing is to stay on for moves that are not decided yet.
+func (c *Controller) pullsAhead() bool {
+	o := &c.competition
+	return o.holds() && c.turn.now.Sub(o.ahead) < aheadLasts && c.held() == "" && !c.turn.stopping
+}
+
+// handOver gives a move the setting that was enabled ahead of it.
+func (c *Controller) handOver(j Job) *journal.SettingChange {
+	o := &c.competition
+	if !c.pullsAhead() || o.changing != nil || j.By != Balancer {
+		return nil
+	}
+	held := &journal.SettingChange{Path: plan.NUMABalancingPath, Former: o.balancing, Value: o.set, Held: true}
+	o.balancing, o.set = "", ""
+	return held
+}
+
+// takeBack takes a setting back from a move that did not begin.
+func (c *Controller) takeBack(j Job, e JobEnded) {
+	if j.Held != nil && len(e.Moved) == 0 {
+		c.competition.balancing, c.competition.set = j.Held.Former, j.Held.Value
+	}
 }

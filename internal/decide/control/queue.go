@@ -22,8 +22,10 @@ type jobs struct {
 type runningJob struct {
 	job       Job
 	shown     status.Moving
-	stopped   bool // by a pause or the end of a window
-	cancelled bool // by an operator; pauses and windows that follow do not count
+	stopped   bool      // by a pause or the end of a window
+	cancelled bool      // by an operator; pauses and windows that follow do not count
+	givesWay  bool      // to others, since otherDemand was greater
+	others    time.Time // since when others have had the greater demand; zero: they have not
 }
 
 func (j *jobs) busy() bool { return j.running != nil || len(j.queue) > 0 }
@@ -79,6 +81,7 @@ func (c *Controller) startJob() {
 	j.Policy = c.rules.policy
 	if h, known := c.Inventory(c.turn.now); known && j.Kind == MoveJob {
 		j.Idle, j.Known = c.idle(&h), c.known()
+		j.Held = c.handOver(j)
 	}
 	c.jobs.queue = slices.Delete(c.jobs.queue, next, next+1)
 	c.jobs.running = &runningJob{
@@ -122,6 +125,7 @@ func (c *Controller) jobEnded(e JobEnded) {
 	}
 	j := c.jobs.running.job
 	c.jobs.running = nil
+	c.takeBack(j, e)
 	c.host.overtake()
 	c.loads.moved, c.when.early, c.turn.ready.SampleIn = true, time.Time{}, atOnce
 	for i := range e.Moved {
@@ -131,6 +135,9 @@ func (c *Controller) jobEnded(e JobEnded) {
 	c.learnFrom(e)
 	if e.Err != nil || j.Kind == RecoverJob && len(c.recovery.cut) > 0 { // another process may hold some
 		c.recovery.failed = c.turn.now
+	}
+	if c.othersBegan() {
+		c.jobs.dropPlanned() // the next plan decides about all together, by their present loads
 	}
 	if e.Err == nil && !c.turn.stopping {
 		defer c.startJob() // the next one does not wait for a sample
@@ -199,7 +206,9 @@ func (c *Controller) count(m *Moved) {
 	}
 	c.loads.remember(e)
 	c.cooldown.remember(e)
-	c.cooldown.begin(&m.Move, c.turn.now, stayed)
+	if !m.GaveWay {
+		c.cooldown.begin(&m.Move, c.turn.now, stayed)
+	}
 }
 
 // staysPut reports whether a move that ended this way left its guests where they were.

@@ -101,6 +101,9 @@ type Job struct {
 	Policy policy.Policy // under which it runs
 	// Idle are guests that hardly use CPUs: kernel balancing hardly moves their memory.
 	Idle []string
+	// Held is kernel balancing that the daemon has enabled for the move already; nil: it has not. If the move
+	// begins, it takes the setting over.
+	Held *journal.SettingChange
 	// Known is the host as last observed, with the memory of the latest sample; nil: it may have changed since.
 	Known *inventory.Host
 }
@@ -109,11 +112,13 @@ type Job struct {
 type StopCause string
 
 // Causes. Paused and WindowClosed leave the job to be resumed; Cancelled rolls
-// it back, and a later Paused or WindowClosed stops that, too.
+// it back, and a later Paused or WindowClosed stops that, too. GivesWay ends a move that copies: it
+// leaves what it has not copied.
 const (
 	StopPaused       StopCause = "paused"
 	StopWindowClosed StopCause = "window-closed"
 	StopCancelled    StopCause = "cancelled"
+	StopGivesWay     StopCause = "gives-way"
 )
 
 // Level is the importance of a fact.

@@ -143,3 +143,94 @@ func TestAfterAMoveTheNextPlanDoesNotWait(t *testing.T) {
 		t.Errorf("b moves %v after the move of a\n%s", took, w.out.String())
 	}
 }
+
+// Moves that wait for another one are planned again, together with a VM that has begun to work meanwhile.
+func TestQueuedMovesArePlannedAgainWithOthers(t *testing.T) {
+	for _, joins := range []bool{false, true} {
+		w := newWorld(t)
+		var err error
+		if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:64G square distances:10,16,28"); err != nil {
+			t.Fatal(err)
+		}
+		text := "balance: {degraded_for: 1s, guests: {a: auto, b: auto, c: auto}}"
+		if w.policy, err = policy.Parse(strings.NewReader(text)); err != nil {
+			t.Fatal(err)
+		}
+		w.c = control.New(control.Options{Policy: w.policy, Sample: time.Second, Observe: time.Hour, Plan: time.Minute,
+			SaveAlarms: time.Minute})
+		w.step(control.Start{CopyRate: topology.GiB})
+		a, b := w.add("a", 4, 16*topology.GiB, 0, 1), w.add("b", 4, 16*topology.GiB, 0, 2)
+		c, full := w.add("c", 2, 4*topology.GiB, 0, 3), w.add("full", 8, topology.GiB, 0, 0)
+		full.cpu = 8
+		pass := func() { w.now = w.now.Add(time.Second); w.turn() }
+		pass()
+		pass()
+		a.cpu, b.cpu, a.far, b.far = 4, 4, true, true
+		for i := 0; i < 5 && w.job == nil; i++ {
+			pass()
+		}
+		if w.job == nil || len(w.job.Move.Guests) != 1 {
+			t.Fatalf("a and b do not move one after the other: %v\n%s", w.job, w.out.String())
+		}
+		if joins {
+			c.cpu, c.far = 2, true
+		}
+		pass()
+		pass()
+		done := control.Moved{Move: w.job.Move, End: "move-done"}
+		w.moved(w.job.Move)
+		w.job = nil
+		w.step(control.JobEnded{Moved: []control.Moved{done}})
+		if queued := w.job != nil; queued == joins {
+			t.Errorf("c begins to work: %v; the next move begins at once: %v\n%s", joins, queued, w.out.String())
+		}
+	}
+}
+
+// A move that copies gives way once others have needed more CPUs than its VM for degraded_for. VMs that need less, or
+// have been over a threshold when it was planned, do not end it.
+func TestAMoveGivesWay(t *testing.T) {
+	for name, c := range map[string]struct {
+		own, others float64
+		givesWay    bool
+	}{
+		"others need more": {0.5, 2, true},
+		"others need less": {2, 1, false},
+	} {
+		w := newWorld(t)
+		var err error
+		if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:64G square distances:10,16,28"); err != nil {
+			t.Fatal(err)
+		}
+		if w.policy, err = policy.Parse(strings.NewReader("balance: {degraded_for: 3s, guests: {a: auto, b: auto}}")); err != nil {
+			t.Fatal(err)
+		}
+		w.c = control.New(control.Options{Policy: w.policy, Sample: time.Second, Observe: time.Hour, Plan: time.Second,
+			SaveAlarms: time.Minute})
+		w.step(control.Start{CopyRate: topology.GiB})
+		a, b := w.add("a", 2, 16*topology.GiB, 0, 1), w.add("b", 2, 4*topology.GiB, 0, 3)
+		w.add("full", 8, topology.GiB, 0, 0).cpu = 8
+		pass := func() { w.now = w.now.Add(time.Second); w.turn() }
+		pass()
+		pass()
+		a.cpu, a.far = 2, true
+		for i := 0; i < 8 && w.job == nil; i++ {
+			pass()
+		}
+		if w.job == nil {
+			t.Fatalf("%s: a does not move\n%s", name, w.out.String())
+		}
+		a.cpu, b.cpu, b.far = c.own, c.others, true
+		w.out.Reset()
+		pass()
+		if strings.Contains(w.out.String(), "gives-way") {
+			t.Errorf("%s: gives way at once\n%s", name, w.out.String())
+		}
+		for range 4 {
+			pass()
+		}
+		if got := strings.Count(w.out.String(), "stop     gives-way"); got == 1 != c.givesWay || got > 1 {
+			t.Errorf("%s: gives way %d times, want %v\n%s", name, got, c.givesWay, w.out.String())
+		}
+	}
+}

@@ -28,7 +28,7 @@ import (
 //	host                             what topology.Synthetic takes, below
 //	kernel numa-balancing=V numad=BOOL
 //	held former=V value=V            a move of a daemon that was killed has set kernel.numa_balancing
-//	guest NAME vcpus=N memory=GIB on=NODE runs=NODE cpu=N [wait=N] [placed=NODE]
+//	guest NAME vcpus=N memory=GIB on=NODE runs=NODE cpu=N [wait=N] [placed=NODE] [spread]
 //	    [source=S]                   of its memory; memfd without it
 //	    [strays]                     its vCPUs may run anywhere, and happen to run at its memory
 //	change NAME [on=NODE] [runs=NODE] [cpu=N] [wait=N]     others change it
@@ -150,9 +150,24 @@ func (w *world) guestCommand(d *datadriven.TestData) {
 			g.Seen.Threads[i].Affinity = w.topology.CPUSet()
 		}
 	}
+	if d.HasArg("spread") {
+		spread(g, &w.topology)
+	}
 	w.load(g, d)
 	if d.MaybeScanArgs(w.t, "placed", &placed) {
 		w.place(g, topology.NodeID(placed))
+	}
+}
+
+// spread divides a guest's memory equally over all nodes; its vCPUs may run anywhere.
+func spread(g *vm, t *topology.Topology) {
+	all := g.Seen.MemoryByNode.Total()
+	g.Seen.MemoryByNode = topology.MemoryByNode{}
+	for i := range t.Nodes {
+		g.Seen.MemoryByNode[t.Nodes[i].ID] = all / topology.Bytes(len(t.Nodes))
+	}
+	for i := range g.Seen.Threads {
+		g.Seen.Threads[i].Affinity = t.CPUSet()
 	}
 }
 

@@ -70,6 +70,17 @@ func (c *Controller) newlyOverThreshold() bool {
 	return false
 }
 
+// othersBegan reports whether the latest sample shows guests over a threshold that were not at the last plan and are
+// in no queued move: they may need a move more than those that wait.
+func (c *Controller) othersBegan() bool {
+	for name := range balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance) {
+		if !c.when.over[name] && !c.inQueue(name) {
+			return true
+		}
+	}
+	return false
+}
+
 // atOnce is a SampleIn that does not wait.
 const atOnce = time.Millisecond
 

@@ -49,8 +49,7 @@ func PullOf(g *inventory.Guest, m plan.GuestMove, t *topology.Topology) Pull {
 	}
 	if c := &g.Config; len(g.Seen.Ranges) == 0 {
 		p.Bytes = far(g.Seen.MemoryByNode)
-		bound := c.NUMATune != nil && (c.NUMATune.Mode == string(guest.MemoryStrict) || len(c.NUMATune.Cells) > 0)
-		if (c.Source == "" || c.Source == "anonymous") && !c.Shared && !bound {
+		if movable(c) {
 			p.Movable = p.Bytes
 		}
 	}
@@ -60,6 +59,20 @@ func PullOf(g *inventory.Guest, m plan.GuestMove, t *topology.Topology) Pull {
 		}
 	}
 	return p
+}
+
+// Pullable reports whether the kernel can bring the memory of a VM to its vCPUs, by its configuration: the VM has one
+// cell or none and has not been placed yet, and its memory is anonymous with the default policy. The policy must not
+// limit the rate.
+func Pullable(g *inventory.Guest, b policy.Balance) bool {
+	c := &g.Config
+	return g.Placement == nil && len(c.Cells) <= 1 && b.Pace == 0 && movable(c)
+}
+
+// movable reports whether hinting faults move a VM's memory, by its configuration.
+func movable(c *inventory.Config) bool {
+	bound := c.NUMATune != nil && (c.NUMATune.Mode == string(guest.MemoryStrict) || len(c.NUMATune.Cells) > 0)
+	return (c.Source == "" || c.Source == "anonymous") && !c.Shared && !bound
 }
 
 // Level gives each VM of a move the highest loss for each vCPU among them. The vCPUs of

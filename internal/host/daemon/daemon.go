@@ -59,6 +59,9 @@ type Options struct {
 	// Roster identifies the running guests at little cost: when it changes, the
 	// daemon observes the host at once. Nil: only every Look.
 	Roster func() string
+	// CopyRate measures how fast the host copies memory between nodes, in bytes a second, for the time until a move has
+	// shown it. Nil: it is not known until then.
+	CopyRate func(context.Context) (topology.Bytes, error)
 	// Self returns the daemon's own cost; nil: not reported.
 	Self func() status.Self
 	// Fleet returns the membership of a fleet; nil: the daemon has not joined one.

@@ -28,6 +28,13 @@ func (l *loop) begin() error {
 		return fmt.Errorf("reading the journal, which names interrupted moves: %w", err)
 	}
 	start := control.Start{Entries: past.Entries, Damaged: l.damage(past.Unreadable), Alarms: l.alarms.State}
+	if l.CopyRate != nil {
+		measuring, cancel := context.WithTimeout(l.ctx, settingTime)
+		defer cancel()
+		if start.CopyRate, err = l.CopyRate(measuring); err != nil {
+			l.Log.Warn("the price of a move is not known until the first one", "error", err)
+		}
+	}
 	if journal.HeldFormer(past.Entries, plan.NUMABalancingPath) != "" {
 		if start.NUMABalancing, err = l.Host.Settings.ReadSetting(plan.NUMABalancingPath); err != nil {
 			l.Log.Warn("kernel balancing cannot be read", "error", err)

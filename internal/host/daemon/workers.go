@@ -79,22 +79,26 @@ func (l *loop) startJob(j control.Job) {
 	within, end := context.WithTimeout(l.ctx, jobTime)
 	within, stop := context.WithCancelCause(within)
 	ctx, undo := context.WithCancelCause(within)
+	giveWay := make(chan struct{})
 	l.stopJob = func(cause control.StopCause) {
-		if cause == control.StopCancelled {
+		switch cause {
+		case control.StopCancelled:
 			undo(causes[cause])
-		} else {
+		case control.StopGivesWay:
+			close(giveWay)
+		case control.StopPaused, control.StopWindowClosed:
 			stop(causes[cause])
 		}
 	}
 	l.work(func() control.Event {
 		defer end()
-		return l.run(ctx, within, j)
+		return l.run(ctx, within, giveWay, j)
 	})
 }
 
 // run carries out a job under the policy by which it was decided; the end of
-// within also ends its rollback.
-func (d *Daemon) run(ctx, within context.Context, j control.Job) control.JobEnded {
+// within also ends its rollback, and giveWay the copying of a move.
+func (d *Daemon) run(ctx, within context.Context, giveWay <-chan struct{}, j control.Job) control.JobEnded {
 	host := *d.Host
 	host.Policy = j.Policy
 	r := move.Request{
@@ -115,7 +119,7 @@ func (d *Daemon) run(ctx, within context.Context, j control.Job) control.JobEnde
 	case control.MoveJob:
 	}
 	r.Later, r.Pull = j.By == control.Balancer, j.Policy.Movers.KernelCopies == policy.AnswerAuto
-	r.Idle, r.Known = j.Idle, j.Known
+	r.Idle, r.Known, r.Held, r.GiveWay = j.Idle, j.Known, j.Held, giveWay
 	moved, err := host.Move(ctx, r)
 	if len(moved.Guests) == 0 {
 		return ended(nil, err)
@@ -132,7 +136,7 @@ func ended(moved []move.Result, err error) control.JobEnded {
 	for _, m := range moved {
 		e.Moved = append(e.Moved, control.Moved{
 			Move: m.Move, End: m.End, Bytes: m.Bytes, Copied: m.Copied, Cancelled: m.Cancelled,
-			Left: m.Left, Pulled: m.Pulled, Held: m.Held,
+			Left: m.Left, Pulled: m.Pulled, Held: m.Held, GaveWay: m.GaveWay,
 		})
 	}
 	return e

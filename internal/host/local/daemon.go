@@ -11,6 +11,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/daemon"
 	hands "github.com/numavisor/numavisor/internal/host/handoff"
 	"github.com/numavisor/numavisor/internal/host/labcounter"
+	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/watch"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -47,9 +48,33 @@ func (h *Host) DaemonOptions(w daemon.Watcher) daemon.Options {
 	}
 	if h.Xen != nil {
 		o.Look = xenLook
+	} else {
+		o.CopyRate = h.copyRate
 	}
 	return o
 }
+
+// copyRate measures how fast memory moves between the first two nodes that have room for the trial; 0: there are no
+// two.
+func (h *Host) copyRate(ctx context.Context) (topology.Bytes, error) {
+	t, err := h.Sources.Kernel.Topology()
+	if err != nil {
+		return 0, err
+	}
+	var nodes []topology.NodeID
+	for i := range t.Nodes {
+		if t.Nodes[i].Free > roomForTrial {
+			nodes = append(nodes, t.Nodes[i].ID)
+		}
+	}
+	if len(nodes) < 2 {
+		return 0, nil
+	}
+	return linux.CopyRate(ctx, nodes[0], nodes[1])
+}
+
+// roomForTrial is how much of a node must be free for a trial of copying: the trial reclaims nothing.
+const roomForTrial = 256 * topology.MiB
 
 // xenLook is the time between observations of a Xen host: each runs a dozen programs. Guests that come or go are
 // observed at once.

@@ -1,12 +1,16 @@
 package move
 
 import (
+	"context"
+	"errors"
 	"slices"
 
 	"github.com/numavisor/numavisor/internal/decide/drift"
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // asked plans the steps to the move's placement, without those that Request.Later
@@ -36,4 +40,35 @@ func (g *moving) withoutLeft(all []drift.Difference) []drift.Difference {
 	return slices.DeleteFunc(slices.Clone(all), func(d drift.Difference) bool {
 		return d.Kind == drift.MemoryLimit || g.cold && d.Kind == drift.Memory
 	})
+}
+
+// errGivesWay ends copying for Request.GiveWay.
+var errGivesWay = errors.New("other VMs need a move more")
+
+// yielding is a pacer that ends copying once the move is to give way.
+type yielding struct {
+	apply.Pacer
+
+	giveWay <-chan struct{}
+}
+
+func (y yielding) Next(ctx context.Context) (topology.Bytes, error) {
+	select {
+	case <-y.giveWay:
+		return 0, errGivesWay
+	default:
+		return y.Pacer.Next(ctx)
+	}
+}
+
+// leaveAll leaves the memory that has not been copied for a quiet time.
+func (m *mover) leaveAll() {
+	m.moved.GaveWay = true
+	m.note("the rest of the memory waits: " + errGivesWay.Error())
+	for _, g := range m.order {
+		if done, total := g.turn.Done(); done < total {
+			g.turn.Leave()
+			g.left, g.cold = true, true
+		}
+	}
 }

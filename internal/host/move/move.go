@@ -71,8 +71,14 @@ type Request struct {
 	// Idle are guests that do not prevent Pull, wherever they may run: they hardly use
 	// CPUs, so kernel balancing hardly moves their memory.
 	Idle []string
+	// Held is kernel balancing that the caller has enabled for the move already; nil: it has not. The move takes it
+	// over: it restores it, or reports it in Result.Held.
+	Held *journal.SettingChange
 	// Known is the host as it was last observed, if the same guests have run since; nil: not known.
 	Known *inventory.Host
+	// GiveWay, once closed, ends copying: the rest waits for a quiet time, as other guests need a move more. Nil: the
+	// move does not give way.
+	GiveWay <-chan struct{}
 	// Back ends a rollback within a slice: Recover continues it later. Nil:
 	// what ends the move also ends its rollback, except for the ErrUndo that
 	// asked for it.
@@ -93,8 +99,10 @@ type Result struct {
 	// Bind reports it.
 	Guests []operate.Bound `json:"guests,omitempty"`
 	// Left are the guests of which Request.Later left something to do.
-	Left  []string       `json:"left,omitempty"`
-	Bytes topology.Bytes `json:"moved_bytes"`
+	Left []string `json:"left,omitempty"`
+	// GaveWay: it left memory because of Request.GiveWay.
+	GaveWay bool           `json:"gave_way,omitempty"`
+	Bytes   topology.Bytes `json:"moved_bytes"`
 	// Pulled is the memory that the kernel brought to the vCPUs (Request.Pull).
 	Pulled topology.Bytes `json:"pulled_bytes,omitempty"`
 	// Seen is the host when the move was verified, as Observe without names shows it; nil: it
@@ -189,7 +197,7 @@ func (h *Host) Move(ctx context.Context, r Request) (Result, error) {
 			return err
 		}
 		for _, g := range m.Move.Guests {
-			if err := still(&inv, g); err != nil {
+			if err := still(&inv, g, m.Held != nil); err != nil {
 				return err
 			}
 		}
@@ -229,7 +237,7 @@ func (m *mover) former(ctx context.Context, inv *inventory.Host) error {
 }
 
 func (h *Host) mover(r Request) *mover {
-	return &mover{host: h, Request: r, moved: Result{ID: r.ID, Move: r.Move}}
+	return &mover{host: h, Request: r, moved: Result{ID: r.ID, Move: r.Move, Held: r.Held}}
 }
 
 // observe observes the guests of the move closely, all of them unclaimed, under

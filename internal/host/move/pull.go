@@ -213,6 +213,9 @@ func (m *mover) balance(ctx context.Context) (held *journal.SettingChange, resto
 	if err != nil {
 		return nil, nil, err
 	}
+	if m.Held != nil && now == m.Held.Value {
+		return m.Held, m.restorer(ctx, m.Held), nil
+	}
 	mode, err := strconv.Atoi(now)
 	if err != nil || mode&1 == 1 {
 		return nil, func() error { return nil }, err
@@ -222,19 +225,36 @@ func (m *mover) balance(ctx context.Context) (held *journal.SettingChange, resto
 	_, err = m.host.Fix(ctx, operate.FixRequest{Held: true, Remedy: plan.Remedy{
 		Kind: plan.WriteSetting, Path: plan.NUMABalancingPath, From: now, Value: on,
 		Why: "the kernel brings memory to the vCPUs, for move " + m.ID}})
-	back := func() error {
-		_, err := m.host.Fix(context.WithoutCancel(ctx), operate.FixRequest{Remedy: plan.Remedy{
-			Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath, From: on, Value: now,
-			Why: "the kernel has brought memory to the vCPUs, for move " + m.ID}})
-		if err != nil {
-			m.pulling.held = held
-		}
-		return err
-	}
+	back := m.restorer(ctx, held)
 	if err != nil { // it may have been changed: only its entry in the journal may have failed
 		return nil, nil, errors.Join(err, back())
 	}
 	return held, back, nil
+}
+
+// restorer returns the function that restores kernel balancing, also if ctx has ended.
+func (m *mover) restorer(ctx context.Context, held *journal.SettingChange) func() error {
+	return func() error {
+		_, err := m.host.Fix(context.WithoutCancel(ctx), operate.FixRequest{Remedy: plan.Remedy{
+			Kind: plan.RestoreSetting, Path: plan.NUMABalancingPath, From: held.Value, Value: held.Former,
+			Why: "the kernel has brought memory to the vCPUs, for move " + m.ID}})
+		if err != nil {
+			m.pulling.held = held
+		} else {
+			m.moved.Held = nil
+		}
+		return err
+	}
+}
+
+// endHeld restores kernel balancing that the caller has enabled, as this program copies the memory.
+func (m *mover) endHeld(ctx context.Context) {
+	if m.moved.Held == nil {
+		return
+	}
+	if err := m.restorer(ctx, m.moved.Held)(); err != nil {
+		m.unrecorded = errors.Join(m.unrecorded, err)
+	}
 }
 
 // watched is a guest whose memory the kernel brings.

@@ -208,6 +208,41 @@ func TestMove_ReportsASettingThatItCannotRestore(t *testing.T) {
 	})
 }
 
+// A move takes over kernel balancing that the daemon enabled ahead of it, and restores it: after the kernel has
+// brought the memory, before it copies by itself, and if it does not begin it leaves it to the daemon.
+func TestMove_TakesOverKernelBalancing(t *testing.T) {
+	for name, c := range map[string]struct {
+		change   func(w *world, r *move.Request)
+		settings string
+	}{
+		"the kernel brings memory": {func(*world, *move.Request) {}, "0"},
+		"it copies":                {func(_ *world, r *move.Request) { r.Pull = false }, "0"},
+		"it does not begin": {func(w *world, _ *move.Request) {
+			if err := w.Remove(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+		}, "1"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			_, p, _, moved, err := pulledMove(t, 64*mib, func(w *world, r *move.Request) {
+				k, ok := w.Joined.Sources.Kernel.(*pulling)
+				if !ok {
+					t.Fatal("another kernel")
+				}
+				k.settings.Values[plan.NUMABalancingPath] = "1"
+				r.Held = &journal.SettingChange{Path: plan.NUMABalancingPath, Former: "0", Value: "1", Held: true}
+				c.change(w, r)
+			})
+			if begun := c.settings == "0"; begun != (err == nil) || begun != (moved.Held == nil) {
+				t.Errorf("%s: %v: held %+v", name, err, moved.Held)
+			}
+			if now := p.settings.Values[plan.NUMABalancingPath]; now != c.settings {
+				t.Errorf("%s: kernel balancing is %s, want %s", name, now, c.settings)
+			}
+		})
+	}
+}
+
 // stuck are settings that cannot be written back.
 type stuck struct{ *operatetest.Settings }
 

@@ -104,6 +104,9 @@ func (m *mover) carry(ctx context.Context) error {
 		}
 	}
 	pull, stopped := m.beginPull(ctx, x)
+	if pull == nil {
+		m.endHeld(ctx)
+	}
 	for _, g := range m.order {
 		m.prepare(ctx, x, g, g.before)
 	}
@@ -151,7 +154,11 @@ func (m *mover) copyMemory(ctx context.Context, x apply.Executor, pull *pull, st
 		stopped = err
 	}
 	if stopped == nil {
-		stopped = m.copyAll(ctx, x, m.pace)
+		stopped = m.copyAll(ctx, x, yielding{m.pace, m.GiveWay})
+	}
+	if errors.Is(stopped, errGivesWay) {
+		stopped = nil
+		m.leaveAll()
 	}
 	if m.refused() == nil {
 		m.follow(ctx, x, true)

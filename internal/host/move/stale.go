@@ -14,13 +14,17 @@ import (
 
 // strayed is the share of a guest's memory that may be on other nodes than when
 // its move was planned: meanwhile the guest touches pages and the kernel
-// reclaims some.
-const strayed = 0.1
+// reclaims some. With kernel balancing enabled ahead of the move (Request.Held), the kernel also brings some to the
+// vCPUs, whose nodes may be other ones than the move's.
+const (
+	strayed     = 0.1
+	heldStrayed = 0.3
+)
 
 // still returns ErrStale if a guest differs from its state in the plan of the
 // move. A guest that an earlier attempt of this move left partly moved is
 // accepted.
-func still(inv *inventory.Host, m plan.GuestMove) error {
+func still(inv *inventory.Host, m plan.GuestMove, held bool) error {
 	g, ok := inv.Guest(m.Guest)
 	if !ok {
 		return fmt.Errorf("%w: %w", ErrStale, operate.Missing(*inv, m.Guest))
@@ -38,7 +42,11 @@ func still(inv *inventory.Host, m plan.GuestMove) error {
 		return fmt.Errorf("%w: the vCPUs of VM %s may run on nodes %s; when the move was planned it was %s",
 			ErrStale, g.Name, now, m.Undo.VCPUNodes)
 	}
-	if part := elsewhere(m.Undo.Memory, g.Seen.MemoryByNode); part > strayed {
+	most := strayed
+	if held {
+		most = heldStrayed
+	}
+	if part := elsewhere(m.Undo.Memory, g.Seen.MemoryByNode, m.Placement.Nodes); part > most {
 		return fmt.Errorf(
 			"%w: %.0f %% of the memory of VM %s has changed nodes since the move was planned: %v, it was %v",
 			ErrStale, 100*part, g.Name, g.Seen.MemoryByNode, m.Undo.Memory)
@@ -70,14 +78,17 @@ func samePlacement(a, b *guest.Placement) bool {
 	return err1 == nil && err2 == nil && bytes.Equal(one, other)
 }
 
-// elsewhere is the share of the memory that is on other nodes than before.
-func elsewhere(was, now topology.MemoryByNode) float64 {
+// elsewhere is the share of the memory that is on other nodes than before, and not on those of the target.
+func elsewhere(was, now topology.MemoryByNode, target topology.NodeSet) float64 {
 	before, after := float64(was.Total()), float64(now.Total())
 	if before == 0 || after == 0 {
 		return 0
 	}
 	part := 0.0
 	for node, b := range now {
+		if target.Contains(node) {
+			continue
+		}
 		part += max(0, float64(b)/after-float64(was[node])/before)
 	}
 	return part

@@ -74,7 +74,7 @@ func (h *Host) would(seen, now *inventory.Host, move plan.Move) (WouldMove, erro
 		if _, held := seen.Claim(g.Guest); held {
 			return w, fmt.Errorf("VM %s: %w; wait until that has ended", g.Guest, operate.ErrBusy)
 		}
-		if err := still(now, g); err != nil {
+		if err := still(now, g, false); err != nil {
 			return w, err
 		}
 	}

@@ -39,6 +39,9 @@ func (m *memorySampler) Close() { m.files.Close() }
 
 // sample returns the guest's memory by node, and its source.
 func (m *memorySampler) sample(w *Watcher, e *guestSampler, now time.Time) (topology.MemoryByNode, string) {
+	if m.files != nil && !w.slow && m.byNode != nil {
+		return m.byNode, m.source
+	}
 	var err error
 	if m.files == nil && !now.Before(m.next) {
 		m.files, err = w.cache.OpenMemory(e.guest)

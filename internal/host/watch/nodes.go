@@ -28,6 +28,7 @@ type nodeSampler struct {
 	object inventory.Ref
 	memory topology.Bytes
 	free   *linux.CachedFile
+	read   bool           // its memory has been read
 	left   topology.Bytes // free memory as last published, or from the inventory
 	pools  []poolSampler
 	before []topology.HugePagePool // as last published
@@ -84,7 +85,7 @@ func (n *nodes) sample(w *Watcher, window time.Duration) []inventory.NodeSample 
 	samples := make([]inventory.NodeSample, len(n.each))
 	at := make(map[topology.NodeID]*inventory.NodeSample, len(n.each))
 	for i := range n.each {
-		samples[i] = n.each[i].sample(&w.gaps)
+		samples[i] = n.each[i].sample(&w.gaps, w.slow)
 		at[n.each[i].id] = &samples[i]
 	}
 	w.gaps.set(inventory.CPUUnmeasured, inventory.HostRef(), "CPU use by node", n.addUse(w, at))
@@ -98,8 +99,14 @@ func (n *nodes) sample(w *Watcher, window time.Duration) []inventory.NodeSample 
 	return samples
 }
 
-func (e *nodeSampler) sample(g *gaps) inventory.NodeSample {
+// sample returns the node's figures. Its memory is read if slow, or if it was not read yet.
+func (e *nodeSampler) sample(g *gaps, slow bool) inventory.NodeSample {
 	s := inventory.NodeSample{NodeLoad: inventory.NodeLoad{Node: e.id}, Memory: e.memory}
+	if e.read && !slow {
+		s.Free, s.HugePages = e.left, e.before
+		return s
+	}
+	e.read = true
 	if e.free != nil {
 		data, err := e.free.Read()
 		var free topology.Bytes

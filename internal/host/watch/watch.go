@@ -49,6 +49,10 @@ type Options struct {
 // maxOpenFiles limits kernel memory: each open file of /proc takes some 5 KiB.
 const maxOpenFiles = 16 << 10
 
+// slowInterval is how often figures are read that change slowly, and take half of a sample's time: free memory and
+// huge pages of the nodes, and guests' memory by node. A plan is made as often.
+const slowInterval = 5 * time.Second
+
 // Watcher takes samples of one host. It is safe for concurrent use.
 type Watcher struct {
 	mu    sync.Mutex
@@ -65,6 +69,9 @@ type Watcher struct {
 	gaps     gaps
 	last     time.Time // of the last sample; zero before the first
 	turn     uint64    // samples taken
+	// slowly is when the figures that change slowly were last read, and slow says that this sample reads them.
+	slowly time.Time
+	slow   bool
 	// mapsRead says that this sample has read a guest's numa_maps: one per
 	// sample is the limit.
 	mapsRead bool
@@ -167,6 +174,9 @@ func (w *Watcher) Sample() inventory.Sample {
 		window = max(0, now.Sub(w.last))
 	}
 	w.last, w.mapsRead = now, false
+	if w.slow = w.slowly.IsZero() || now.Sub(w.slowly) >= slowInterval || now.Before(w.slowly); w.slow {
+		w.slowly = now
+	}
 	w.turn++
 
 	s := inventory.Sample{Taken: now.UTC(), Window: window, Guests: make([]inventory.GuestSample, 0, len(w.guests))}

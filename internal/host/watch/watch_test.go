@@ -90,6 +90,11 @@ func TestSample_CPUUseOfNodes(t *testing.T) {
 		t.Error(gapsOf(s))
 	}
 	w.write("39\n", "sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages")
+	w.now = w.now.Add(time.Second)
+	if soon := watcher.Sample(); soon.Nodes[1].HugePages[0].Free != 40 {
+		t.Errorf("pools are read again within %v: %v", slowInterval, soon.Nodes[1].HugePages)
+	}
+	w.now = w.now.Add(slowInterval)
 	if later := watcher.Sample(); later.Nodes[1].HugePages[0].Free != 39 || s.Nodes[1].HugePages[0].Free != 40 {
 		t.Errorf("pools now %v, in the sample before %v", later.Nodes[1].HugePages, s.Nodes[1].HugePages)
 	}
@@ -162,7 +167,7 @@ func TestSample_DoesNotChangeEarlierSamples(t *testing.T) {
 	}
 	v.memory = byNode{1: 2 * gib}
 	v.threads[1].cpu = 2
-	w.pass(time.Second, 0.25, 0)
+	w.pass(slowInterval, 0.25, 0)
 	after := watcher.Sample()
 	if diff := cmp.Diff(byNode{0: gib}, before.Guests[0].MemoryByNode); diff != "" ||
 		before.Guests[0].CPUByNode[0] != 0.5 ||
@@ -392,6 +397,7 @@ func TestSample_UnreadableFreeMemoryStaysAsItWas(t *testing.T) {
 		}
 		w.write("Node 1 MemFree: ? kB\n", "sys/devices/system/node/node1/meminfo")
 		for range 2 {
+			w.now = w.now.Add(slowInterval)
 			if s := watcher.Sample(); s.Nodes[1].Free != want || !strings.Contains(gapsOf(s), "its free memory") {
 				t.Errorf("read before %v: %v free, want %v; gaps %s", readBefore, s.Nodes[1].Free, want, gapsOf(s))
 			}
@@ -479,6 +485,7 @@ func TestSample_MissingSourceIsOneGap(t *testing.T) {
 		}
 	}
 	w.write("Node 1 MemFree: 4 kB\n", "sys/devices/system/node/node1/meminfo")
+	w.now = w.now.Add(slowInterval)
 	if s := watcher.Sample(); len(s.Gaps) > 0 || s.Nodes[1].Free != 4*topology.KiB {
 		t.Error(gapsOf(s))
 	}

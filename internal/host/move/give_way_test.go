@@ -1,0 +1,38 @@
+package move_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/numavisor/numavisor/internal/host/move"
+	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// A move that gives way leaves the memory that it has not copied, and ends: its vCPUs are at their target, and the
+// rest is for a quiet time. Another move of the same VM brings it.
+func TestMove_GivesWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		giveWay := make(chan struct{})
+		w, _, _, moved, err := pulledMove(t, 64*mib, func(_ *world, r *move.Request) {
+			r.Pull, r.Later, r.GiveWay = false, true, giveWay
+			close(giveWay)
+		})
+		if err != nil || moved.End != journal.MoveDone || !moved.GaveWay || len(moved.Left) != 2 || moved.Bytes > 0 {
+			t.Fatalf("%v: %s, gave way %v, left of %v, %v copied", err, moved.End, moved.GaveWay, moved.Left, moved.Bytes)
+		}
+		top := w.Nodes()
+		for name, node := range map[string]topology.NodeID{"a": 1, "b": 2} {
+			g := w.MustGuest(t, name)
+			if at := g.VCPUNodes(&top); !at.Equal(topology.SetOf(node)) {
+				t.Errorf("the vCPUs of %s are on nodes %s, want %d", name, at, node)
+			}
+			if _, err := w.Joined.Bind(context.Background(), operate.BindRequest{Name: name}); err != nil {
+				t.Fatal(err)
+			}
+			w.CheckInPlace(t, name)
+		}
+	})
+}
