@@ -7,7 +7,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/balance"
 )
 
-// giveWay ends the copying of a move of the balancer, if others have begun to suffer that need CPUs more than its
+// giveWay ends the copying of a move of the balancer, if others have become degraded that need more CPUs than its
 // guests: one job runs at a time, and a copy may take long. The next plan decides about all of them together.
 func (c *Controller) giveWay() {
 	r := c.jobs.running

@@ -177,7 +177,8 @@ func (c *Controller) pullAhead() {
 	}
 	o.ahead = c.turn.now
 	o.wanted = append(o.wanted, plan.Remedy{
-		Kind: plan.WriteSetting, Path: plan.NUMABalancingPath, From: h.Kernel.NUMABalancing, Value: strconv.Itoa(mode | 1),
+		Kind: plan.WriteSetting, Path: plan.NUMABalancingPath,
+		From: h.Kernel.NUMABalancing, Value: strconv.Itoa(mode | 1),
 		Why: "the kernel begins to bring memory to the vCPUs of VMs that run far from it",
 	})
 }
