@@ -186,7 +186,8 @@ test-upgrade: build
 	  $(or $(FAULTFLAGS),-runs 3)
 
 # The REST API of a real server with simulated hosts, tested from its OpenAPI document by schemathesis (PyPI), as users
-# of each role: no 5xx, and no answer that the document does not have. make test-api SECONDS=600 APIFLAGS='-seed 7'
+# of each role: no 5xx, and no answer that the document does not have. Before that, the API of one host, as a daemon
+# serves it on its socket (APIFLAGS='-role one-host': only that). make test-api SECONDS=600 APIFLAGS='-seed 7'
 .PHONY: test-api
 test-api: build bin/api/bin/st
 	$(GO) build -trimpath -o bin/apitest ./tools/apitest

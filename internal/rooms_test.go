@@ -139,7 +139,7 @@ var rooms = map[string][]string{
 		"tools/simhost"}, // what a server takes with many hosts
 	// the REST API, tested from its own description
 	"tools/apitest": {"WORDS", "internal/api/fleet", "internal/host/agent", "internal/host/fake",
-		"internal/host/migrate", "tools/process", "tools/simhost"},
+		"internal/host/fleetofone", "internal/host/migrate", "internal/host/operate", "tools/process", "tools/simhost"},
 }
 
 var words = []string{"internal/topology", "internal/text", "internal/strictyaml", "internal/guest",

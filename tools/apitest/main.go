@@ -1,6 +1,7 @@
 // Apitest runs schemathesis over the OpenAPI document that a real server serves: as an admin, as users of the lower
 // roles, and as nobody. Simulated hosts report and run the VMs, and the tool makes those again that a run deletes.
-// It fails if the server answers 5xx, or anything that the document does not allow.
+// It fails if the server answers 5xx, or anything that the document does not allow. Before that it does the same with
+// the API that a daemon serves for its own host.
 //
 //	go run ./tools/apitest -server bin/numavisor-server -schemathesis bin/api/bin/st -time 2m
 package main
@@ -53,7 +54,8 @@ func main() {
 	flag.StringVar(&o.schemathesis, "schemathesis", "bin/api/bin/st", "program of schemathesis")
 	flag.DurationVar(&o.time, "time", 2*time.Minute, "time of all runs together")
 	flag.IntVar(&o.seed, "seed", 1, "seed of the first run; each run has the next one")
-	flag.StringVar(&o.only, "role", "", "run as this role only, such as admin or nobody")
+	flag.StringVar(&o.only, "role", "",
+		"run as this role only, such as admin or nobody; one-host: the API of one host only")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := o.run(ctx)
@@ -67,7 +69,7 @@ func main() {
 // run runs schemathesis as each role. It leaves the folder of a run that failed, with the server's log.
 func (o options) run(ctx context.Context) (err error) {
 	as := slices.DeleteFunc(roles(), func(r role) bool { return o.only != "" && o.only != r.name })
-	if len(as) == 0 {
+	if len(as) == 0 && o.only != oneHost {
 		return fmt.Errorf("-role %q: no such role", o.only)
 	}
 	if o.schemathesis, err = filepath.Abs(o.schemathesis); err != nil { // it runs in another folder
@@ -88,6 +90,16 @@ func (o options) run(ctx context.Context) (err error) {
 			err = fmt.Errorf("%w\nlogs: %s", err, folder)
 		}
 	}()
+	if o.only == "" || o.only == oneHost {
+		fmt.Println("== the API of one host")
+		limit := o.time
+		if o.only == "" {
+			limit /= 5
+		}
+		if err := o.runOneHost(ctx, folder, limit, o.seed); err != nil || o.only != "" {
+			return err
+		}
+	}
 	f, err := startFleet(ctx, o.server, folder)
 	if err != nil {
 		return err

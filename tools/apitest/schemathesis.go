@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"text/template"
 	"time"
@@ -20,8 +21,8 @@ import (
 // A valid request may conflict with the state (409) or with the revision of If-Match (412), and JSON Schema cannot
 // express all that a spec must obey (422).
 var settings = template.Must(template.New("settings").Parse(`
-tls-verify = "{{.CA}}"
-request-timeout = 20.0
+{{if .CA}}tls-verify = "{{.CA}}"
+{{end}}request-timeout = 20.0
 max-stream-events = 1
 continue-on-failure = true
 seed = {{.Seed}}
@@ -73,7 +74,40 @@ phases.stateful.enabled = false
 phases.coverage.extra-data-sources.responses = false
 phases.fuzzing.extra-data-sources.responses = false
 parameters = { "path.host" = { dictionary = "spares", probability = 0.7 } }
-`))
+{{if .NeedFleet}}
+[[operations]]
+include-operation-id = [{{.NeedFleet}}]
+enabled = false
+{{end}}`))
+
+// run is one run of schemathesis over the document that a URL serves.
+type run struct {
+	name, url string
+	limit     time.Duration
+	with      map[string]any // for settings
+}
+
+// schemathesis runs it, with its files in a folder.
+func schemathesis(ctx context.Context, program, folder string, r run) error {
+	path := filepath.Join(folder, r.name+".toml")
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(settings.Execute(file, r.with), file.Close()); err != nil {
+		return err
+	}
+	c := exec.CommandContext(ctx, program, "--config-file", path, "run", r.url+"/openapi.json",
+		"--checks", "all", "--max-time", fmt.Sprint(int(r.limit.Seconds())), "--no-color", "--warnings", "off",
+		"--report", "ndjson", "--report-ndjson-path", filepath.Join(folder, r.name+".ndjson"))
+	c.Dir = folder
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	c.Env = append(os.Environ(), "COLUMNS=120")
+	if err := c.Run(); err != nil {
+		return fmt.Errorf("schemathesis: %w", err)
+	}
+	return nil
+}
 
 // runAs runs schemathesis as a user of a role.
 func (f *aFleet) runAs(ctx context.Context, program string, r role, limit time.Duration, seed int) error {
@@ -81,24 +115,11 @@ func (f *aFleet) runAs(ctx context.Context, program string, r role, limit time.D
 	if err != nil {
 		return err
 	}
-	path := f.path(r.name + ".toml")
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	err = schemathesis(ctx, program, f.folder, run{name: r.name, url: "https://" + f.address, limit: limit,
+		with: map[string]any{"CA": f.path("server", "ca.pem"), "Seed": seed, "Token": token,
+			"Hosts": quoted(hostName, hosts), "Spares": quoted(spare, spares), "VMs": quoted(vmName, vms)}})
 	if err != nil {
 		return err
-	}
-	err = settings.Execute(file, map[string]any{"CA": f.path("server", "ca.pem"), "Seed": seed, "Token": token,
-		"Hosts": quoted(hostName, hosts), "Spares": quoted(spare, spares), "VMs": quoted(vmName, vms)})
-	if err := errors.Join(err, file.Close()); err != nil {
-		return err
-	}
-	run := exec.CommandContext(ctx, program, "--config-file", path, "run", "https://"+f.address+"/openapi.json",
-		"--checks", "all", "--max-time", fmt.Sprint(int(limit.Seconds())), "--no-color", "--warnings", "off",
-		"--report", "ndjson", "--report-ndjson-path", f.path(r.name+".ndjson"))
-	run.Dir = f.folder
-	run.Stdout, run.Stderr = os.Stdout, os.Stderr
-	run.Env = append(os.Environ(), "COLUMNS=120")
-	if err := run.Run(); err != nil {
-		return fmt.Errorf("schemathesis: %w", err)
 	}
 	return f.stillValid(ctx, token)
 }

@@ -17,10 +17,11 @@ import (
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
-// machines makes definitions for the fake.
-type machines struct{}
+// Machines makes definitions for the fake.
+type Machines struct{}
 
-func (machines) Prepare(context.Context, *fleet.VM) (operate.Renderer, func() error, error) {
+// Prepare implements operate.Machines.
+func (Machines) Prepare(context.Context, *fleet.VM) (operate.Renderer, func() error, error) {
 	return func(i guest.Intent) (operate.Rendered, error) {
 		definition, err := fake.Render(i)
 		return operate.Rendered{Definition: definition}, err
@@ -55,6 +56,6 @@ func Agent(ctx context.Context, join agent.JoinRequest, o agent.Options) (*agent
 	if err != nil {
 		return nil, err
 	}
-	o.Member, o.Machines = of, machines{}
+	o.Member, o.Machines = of, Machines{}
 	return agent.New(o), nil
 }

@@ -44,7 +44,7 @@ func at(v any, keys ...string) any {
 }
 
 // The daemon's document and the server's have the same operations, requests and answers. The daemon's adds the
-// answer 501 to operations that need a fleet.
+// answer 501 to operations that need a fleet, and has no tokens.
 func TestDocument_IsThatOfTheServer(t *testing.T) {
 	s := serve(t, nil)
 	server, err := rest.Handler(struct {
@@ -62,6 +62,21 @@ func TestDocument_IsThatOfTheServer(t *testing.T) {
 			t.Errorf("%s: status 501 is described: %v", op.ID, has)
 		}
 		delete(answers, "501")
+		if _, has := described["security"]; has {
+			t.Errorf("%s: the document asks for a token, and the socket needs none", op.ID)
+		}
+		served, _ := at(want, "paths", op.Path, strings.ToLower(op.Method)).(object)
+		if _, has := served["security"]; has != (op.Role != "") {
+			t.Errorf("%s: the server's document asks for a token: %v", op.ID, has)
+		}
+		delete(served, "security")
+		delete(served, "description") // the role that it needs
+	}
+	if at(got, "components", "securitySchemes") != nil {
+		t.Error("the document has tokens, and the socket needs none")
+	}
+	if components, ok := at(want, "components").(object); ok {
+		delete(components, "securitySchemes")
 	}
 	for _, part := range []string{"paths", "components"} {
 		if !reflect.DeepEqual(want[part], got[part]) {

@@ -46,7 +46,11 @@ func handler(r *routes) (http.Handler, error) {
 	mux := http.NewServeMux()
 	registry := huma.NewMapRegistry("#/components/schemas/", schemaName)
 	aliases(registry)
-	r.api, r.added = humago.New(mux, configOf(registry, r.description)), map[string]bool{}
+	config := configOf(registry, r.description)
+	if r.alone { // the right to open the socket is all that it needs
+		config.Components.SecuritySchemes = nil
+	}
+	r.api, r.added = humago.New(mux, config), map[string]bool{}
 	r.hosts()
 	r.vms()
 	r.plans()
@@ -195,7 +199,7 @@ func add[I, O any](r *routes, id string, handle func(ctx context.Context, c Call
 		BodyReadTimeout: -1, // the server has a deadline: see strict
 		Middlewares:     huma.Middlewares{r.authenticate(op), strict},
 	}
-	if op.Role != "" {
+	if op.Role != "" && !r.alone {
 		h.Security = []map[string][]string{{"token": {}}}
 		h.Description = "Needs the role " + string(op.Role) + "."
 		if op.Scope == fleetapi.OfFleet {
