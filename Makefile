@@ -52,7 +52,7 @@ PREFIX    ?= /usr/local
 SYSCONF   ?= /etc
 ROOT       = $(DESTDIR)$(PREFIX)
 
-.PHONY: install uninstall package package-test man build print-ldflags demo test test-all unit quick lab-test lab-test-all lab-one lab-xen explore fuzz bench bench-lab bench-daemon bench-handoff simulate-handoff test-faults install-guest lint vuln mutate packages clean
+.PHONY: install uninstall package package-test man build print-ldflags demo test test-all unit quick lab-test lab-test-all lab-one explore fuzz bench bench-lab bench-daemon bench-handoff simulate-handoff test-faults install-guest lint vuln mutate packages clean
 
 build: packages
 	$(GO) build -trimpath -ldflags="$(LDFLAGS)" -o $(BIN) ./cmd/numavisor
@@ -98,16 +98,12 @@ lab-test-all: build
 	@echo "== all tests in the lab"
 	$(GO) run ./lab/suite -runner $(TESTSUM) -all
 
-# One test in the lab: make lab-one T=TestLabRepairsDrift
+# One test in the lab: make lab-one T=TestLabRepairsDrift; T=TestLabXen.* runs all of Xen.
 lab-one: build
 	@test -n "$(T)" || { echo "usage: make lab-one T=TestLabNAME"; exit 2; }
 	@folder=$$(grep -rl --include='*_test.go' "^func $(T)(" lab | xargs -r -n1 dirname); \
 	test -n "$$folder" || { echo "lab/ has no test $(T)"; exit 2; }; \
 	NUMAVISOR_LAB=1 $(GO) test -count=1 -v -timeout=30m -run '^$(T)$$' ./$$folder
-
-# The tests of Xen, in labs that boot Debian's Xen, which the first one downloads: too long for 'make test'.
-lab-xen: build
-	NUMAVISOR_LAB=1 NUMAVISOR_LAB_XEN=1 $(GO) test -count=1 -v -timeout=30m -run '^TestLabXen' ./lab/e2e
 
 # Property tests with new random hosts: make explore CHECKS=1000. A failure prints
 # its seed; it becomes a test of its own.

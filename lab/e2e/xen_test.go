@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,19 +14,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/lab"
 	"github.com/numavisor/numavisor/lab/labtest"
+	"github.com/numavisor/numavisor/lab/rotate"
 )
-
-// xenVariable is set by 'make lab-xen'. A Xen lab boots in full, since it is not saved, and its commands are slow:
-// the tests take longer than a test of each landing may.
-const xenVariable = "NUMAVISOR_LAB_XEN"
-
-func needsXen(t *testing.T) {
-	t.Helper()
-	labtest.NeedsLab(t)
-	if os.Getenv(xenVariable) != "1" {
-		t.Skip("boots Xen: run with 'make lab-xen'")
-	}
-}
 
 // xenDriver is the package whose tests run in dom0 of the lab.
 const xenDriver = "../../internal/host/xen"
@@ -81,7 +69,7 @@ func (l *labHost) expect(t *testing.T, status int, argv ...string) result {
 
 // xl and real guests pass the suite that the simulated Xen passes.
 func TestLabXenDriver(t *testing.T) {
-	needsXen(t)
+	rotate.Test(t, 2)
 	h := labtest.Boot(t, "square4", lab.Options{Hypervisor: lab.Xen,
 		Files: map[string]string{"xen-tests": labtest.Build(t, xenDriver)}})
 	labtest.Inside(t, h, "xen-tests", xenDriver)
@@ -90,8 +78,7 @@ func TestLabXenDriver(t *testing.T) {
 // On a Xen host a VM is created on one node, its memory is where its vCPUs are, and what bind does is undone.
 // What cannot be done is refused and changes nothing.
 func TestLabXen(t *testing.T) {
-	needsXen(t)
-	t.Parallel()
+	rotate.Test(t, 0)
 	l := bootXen(t)
 	if out := l.must(t, "topology").stdout; strings.Count(out, "1 GiB") != 4 {
 		t.Errorf("topology does not show four nodes of 1 GiB:\n%s", out)
@@ -138,14 +125,13 @@ func TestLabXen(t *testing.T) {
 
 // The daemon on a Xen host relieves an overloaded node, also if it is killed meanwhile, and sees VMs vanish.
 func TestLabXenDaemon(t *testing.T) {
-	needsXen(t)
-	t.Parallel()
+	rotate.Test(t, 1)
 	bootXen(t).relievesOnXen(t)
 }
 
 // FIELD row P4: the same twenty commands give answers of the same shape on a host with KVM and on one with Xen.
 func TestLabXenP4(t *testing.T) {
-	needsXen(t)
+	rotate.Test(t, 2)
 	xen := bootXen(t)
 	definition := xen.writeXL(t, "web", "")
 	onXen := xen.answers(t, "create", "--xl", definition)
@@ -158,7 +144,7 @@ func TestLabXenP4(t *testing.T) {
 	for i := range onKVM {
 		a, b := onKVM[i], onXen[i]
 		if a.status != b.status {
-			t.Errorf("%s: status %d with KVM, %d with Xen", a.command, a.status, b.status)
+			t.Errorf("%s: status %d with KVM, %d with Xen\nKVM: %s\nXen: %s", a.command, a.status, b.status, a.said, b.said)
 		}
 		for _, d := range hosttest.PlaneDifferences(a.shape, b.shape) {
 			t.Errorf("%s: %s", a.command, d)
@@ -170,6 +156,7 @@ func TestLabXenP4(t *testing.T) {
 type scripted struct {
 	command string
 	status  int
+	said    string
 	shape   hosttest.Shape
 }
 
@@ -195,7 +182,8 @@ func (l *labHost) answers(t *testing.T, create ...string) (all []scripted) {
 		if err != nil {
 			t.Errorf("%v: status %d: %v\n%s%s", argv, r.status, err, r.stdout, r.stderr)
 		}
-		all = append(all, scripted{command: strings.Join(argv, " "), status: r.status, shape: s})
+		all = append(all, scripted{command: strings.Join(argv, " "), status: r.status,
+			said: r.stdout + r.stderr, shape: s})
 	}
 	return all
 }

@@ -58,8 +58,43 @@ func TestRepeatable_OnlyAfterAProvenLockUp(t *testing.T) {
 		{"too many lock-ups", events, []string{"TestLabA", "TestLabB", "TestLabC"}, false},
 		{"no test failed", buildFailed, nil, false},
 	} {
-		if got := repeatable(read(t, c.events), c.silent); got != c.want {
+		if got := repeatable([]outcome{{results: read(t, c.events)}}, c.silent); got != c.want {
 			t.Errorf("%s: %v", c.about, got)
+		}
+	}
+	lockedUp, broken := outcome{results: read(t, events)}, outcome{results: read(t, buildFailed)}
+	if repeatable([]outcome{lockedUp, broken}, []string{"TestLabC"}) {
+		t.Error("one turn failed without a failed test, and the other turn's tests would be repeated as if it had passed")
+	}
+}
+
+func TestTurnsOf_XenRunsAlone(t *testing.T) {
+	groups := map[string]string{"TestLabA": "lab/a", "TestLabXen": "lab/e2e/xen", "TestLabXenDaemon": "lab/e2e/xen",
+		"TestShape": "lab/shape"}
+	others := turn{name: "first", skip: "^TestLabXen", labs: labsAtOnce()}
+	xen := turn{name: "xen", pattern: "^(TestLabXen|TestLabXenDaemon)$", labs: 1}
+	for pattern, want := range map[string][]turn{
+		"Lab":              {others, xen},
+		"^TestLabXen":      {xen},
+		"^TestLabA$/x":     {others},
+		"^TestLabXen$/one": {{name: "xen", pattern: "^(TestLabXen)$/one", labs: 1}},
+	} {
+		for i := range want {
+			if want[i].name == "first" {
+				want[i].pattern = pattern
+			}
+		}
+		got, err := turnsOf(groups, pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(turn{})); diff != "" {
+			t.Errorf("-run %s (-want +got):\n%s", pattern, diff)
+		}
+	}
+	for _, pattern := range []string{"TestLabNone", "("} {
+		if turns, err := turnsOf(groups, pattern); err == nil {
+			t.Errorf("-run %s: %v", pattern, turns)
 		}
 	}
 }
@@ -91,7 +126,8 @@ func TestOverBudget_FailsOnlyOnAnIdleMachine(t *testing.T) {
 		others float64
 		fails  bool
 	}{
-		{16 * time.Minute, 0, false}, {hardBudget, 0, false}, {hardBudget + time.Minute, 0.1, true},
+		{16 * time.Minute, 0, false}, {budget + time.Minute, 0, false},
+		{hardBudget, 0, false}, {hardBudget + time.Minute, 0.1, true},
 		{hardBudget + time.Minute, 0.5, false},
 	} {
 		if err := overBudget(c.wall, c.others); (err != nil) != c.fails {

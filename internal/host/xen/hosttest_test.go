@@ -32,7 +32,7 @@ func TestDriver_PassesTheSuite(t *testing.T) {
 // TestLabSuite runs against xl and real guests, in dom0 of the lab.
 func TestLabSuite(t *testing.T) {
 	if os.Getenv("NUMAVISOR_LAB_INSIDE") != "1" {
-		t.Skip("runs only inside a Xen lab (make lab-xen): it starts guests with xl")
+		t.Skip("runs only inside a Xen lab (make lab-one T=TestLabXenDriver): it starts guests with xl")
 	}
 	d := New(nil)
 	topo, err := d.Topology()
