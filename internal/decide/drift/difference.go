@@ -10,7 +10,7 @@ import (
 // Difference is one way in which a guest differs from its placement.
 type Difference struct {
 	Kind     string `json:"kind"`
-	Object   string `json:"object"`   // "vCPU 0", "cell 1", "emulator threads", "guest"
+	Object   string `json:"object"`   // "vCPU 0", "cell 1", "cells", "emulator threads", "guest"
 	Intended string `json:"intended"` // Linux list of CPUs or nodes, or a memory policy
 	Seen     string `json:"seen"`
 }
@@ -26,8 +26,11 @@ const (
 	CPUsOffline      = "cpus-offline"  // all CPUs of a thread are offline, so the kernel lets it run anywhere
 )
 
-// wholeGuest is the Object of a difference of a guest as a whole.
-const wholeGuest = "guest"
+// Objects of a difference of a guest as a whole, and of all its cells together.
+const (
+	wholeGuest = "guest"
+	cells      = "cells"
+)
 
 // String gives the observed and the intended value in one clause.
 func (d Difference) String() string {
@@ -37,6 +40,9 @@ func (d Difference) String() string {
 	}
 	switch d.Kind {
 	case Memory:
+		if d.Object == cells {
+			return fmt.Sprintf("the cells have their memory on %s, not on %s", d.Seen, d.Intended)
+		}
 		return fmt.Sprintf("%s has memory on nodes other than %s: %s", object, d.Intended, d.Seen)
 	case MemoryPolicy:
 		return fmt.Sprintf("%s has memory policy %s, not %s", object, d.Seen, d.Intended)

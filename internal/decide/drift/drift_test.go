@@ -222,6 +222,47 @@ func TestOf_MemoryWithoutCellsMayBeOnAllNodesOfTheGuest(t *testing.T) {
 	}
 }
 
+// Where the memory by node is that of the VM and of no process, each node must have that of its cells.
+func TestOf_CellsByNode(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		seen   byNode
+		change func(p *guest.Placement)
+		want   []string
+		share  float64
+	}{
+		{"as intended", byNode{0: 128 * mib, 1: 128 * mib}, nil, nil, 1},
+		{"with pages of the firmware", byNode{0: 132 * mib, 1: 128 * mib}, nil, nil, 1},
+		{"not yet all of it", byNode{0: 128 * mib, 1: 28 * mib}, nil, nil, 1},
+		{"both on one node", byNode{0: 256 * mib}, nil,
+			[]string{"the cells have their memory on node 0: 256 MiB, not on node 0: 128 MiB, node 1: 128 MiB"}, 0.5},
+		{"a part elsewhere", byNode{0: 128 * mib, 1: 64 * mib, 2: 64 * mib}, nil, []string{"the cells have their memory on " +
+			"node 0: 128 MiB, node 1: 64 MiB, node 2: 64 MiB, not on node 0: 128 MiB, node 1: 128 MiB"}, 0.75},
+		{"cells that the VM does not see", byNode{0: 256 * mib}, func(p *guest.Placement) { p.Visible = false }, nil, 1},
+		{"two cells on one node", byNode{0: 256 * mib},
+			func(p *guest.Placement) { p.Cells[1].Nodes = nodes("0") }, nil, 1},
+		{"a cell on several nodes", byNode{0: 256 * mib},
+			func(p *guest.Placement) { p.Cells[1].Nodes = nodes("0-1") }, nil, 1},
+	} {
+		g := twoCells()
+		g.Can = inventory.CapabilitiesOf(guest.Xen)
+		g.Seen.Ranges, g.Seen.MemoryByNode, g.Seen.Threads = nil, c.seen, g.Seen.Threads[:2]
+		if c.change != nil {
+			c.change(g.Placement)
+		}
+		var got []string
+		for _, d := range drift.Of(g, host()) {
+			got = append(got, d.String())
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+		if share, _ := drift.OnIntended(g); share == nil || *share != c.share {
+			t.Errorf("%s: share on intended nodes %v, want %v", c.name, share, c.share)
+		}
+	}
+}
+
 func TestDifferenceIsWrittenInSnakeCase(t *testing.T) {
 	text, err := json.Marshal(drift.Difference{Kind: drift.VCPUAffinity, Object: "vCPU 0", Intended: "0-1", Seen: "2"})
 	if want := `{"kind":"vcpu-affinity","object":"vCPU 0","intended":"0-1","seen":"2"}`; err != nil ||

@@ -26,12 +26,14 @@ type part struct {
 	name     string
 	intended topology.NodeSet
 	byNode   topology.MemoryByNode
+	// each is the memory that is intended for each node; nil: not known.
+	each topology.MemoryByNode
 	// process says that the figures include the VM process's own memory.
 	process bool
 }
 
 // parts divides a guest's memory into its cells where its mappings are known;
-// otherwise the memory is one part, intended for any of the guest's nodes.
+// otherwise the memory is one part, intended for the guest's nodes.
 func parts(g *inventory.Guest) []part {
 	var all []part
 	for i := range g.Seen.Ranges {
@@ -49,9 +51,27 @@ func parts(g *inventory.Guest) []part {
 		all[at].byNode.Add(r.ByNode)
 	}
 	if len(all) == 0 && len(g.Seen.MemoryByNode) > 0 {
-		return []part{{name: wholeGuest, intended: g.Placement.Nodes, byNode: g.Seen.MemoryByNode, process: true}}
+		return []part{{name: wholeGuest, intended: g.Placement.Nodes, byNode: g.Seen.MemoryByNode,
+			each: cellsByNode(g), process: true}}
 	}
 	slices.SortFunc(all, func(a, b part) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// cellsByNode sums the memory of the guest's cells by node; nil: it sees none, a cell is on several nodes, or the
+// figures of the guest's memory are those of a process, which has other memory on any node.
+func cellsByNode(g *inventory.Guest) topology.MemoryByNode {
+	if !g.Placement.Visible || !g.Can.NoHelpers {
+		return nil
+	}
+	all := topology.MemoryByNode{}
+	for _, c := range g.Placement.Cells {
+		node, ok := c.Nodes.First()
+		if !ok || c.Nodes.Len() > 1 {
+			return nil
+		}
+		all[node] += c.Memory
+	}
 	return all
 }
 
@@ -66,15 +86,24 @@ func targetOf(p placement, id guest.CellID) topology.NodeSet {
 	return p.Nodes
 }
 
-// outside returns the bytes outside the intended nodes, and the total of the part.
+// outside returns the bytes outside the intended nodes, and the total of the part. Where the memory for each node is
+// known, what is too much on one node and missing on another is outside, too.
 func (p part) outside() (outside, total topology.Bytes) {
+	var excess, lack topology.Bytes
 	for node, bytes := range p.byNode {
 		total += bytes
 		if !p.intended.Contains(node) {
 			outside += bytes
+		} else if want := p.each[node]; bytes > want {
+			excess += bytes - want
 		}
 	}
-	return outside, total
+	for node, want := range p.each {
+		if has := p.byNode[node]; has < want {
+			lack += want - has
+		}
+	}
+	return max(outside, min(outside+excess, lack)), total
 }
 
 func (c *comparison) memory() {
@@ -87,7 +116,10 @@ func (c *comparison) memory() {
 		if p.process {
 			tolerated = max(tolerated, min(processOwn, total/processOwnPart))
 		}
-		if outside > tolerated {
+		switch {
+		case outside > tolerated && p.each != nil:
+			c.add(Memory, cells, byNodeText(p.each), byNodeText(p.byNode))
+		case outside > tolerated:
 			c.add(Memory, p.name, p.intended.String(), byNodeText(p.byNode))
 		}
 	}
