@@ -80,7 +80,10 @@ func printView(w io.Writer, t *topology.Topology, v operate.View) {
 		columns(w, threadRows(v.Threads))
 	}
 	cells := none
-	if len(v.Cells) > 0 {
+	switch {
+	case len(v.Cells) > 0 && v.Cells[0].Backing == "":
+		cells = "the hypervisor"
+	case len(v.Cells) > 0:
 		cells = "numa_maps"
 	}
 	printf(w, "\nmemory by node from %s; cells from %s; threads from %s\n",
@@ -98,8 +101,8 @@ func cellRows(v operate.View) [][]string {
 	for _, c := range v.Cells {
 		rows = append(
 			rows,
-			[]string{c.Name, text.Set(c.VCPUs), c.Memory.String(), text.Set(c.Intended), c.ByNode.String(), c.Policy,
-				c.Backing, c.PageSize.String()},
+			[]string{c.Name, text.Set(c.VCPUs), c.Memory.String(), text.Set(c.Intended), c.ByNode.String(),
+				cmp.Or(c.Policy, "-"), cmp.Or(c.Backing, "-"), c.PageSize.String()},
 		)
 	}
 	return rows

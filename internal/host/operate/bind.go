@@ -330,8 +330,11 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 	if placing.Limits.Nodes.IsEmpty() && !g.Can.MoveMemory && homeHasCPUs {
 		placing.Limits.Nodes = home
 	}
-	p, why, err := place.Again(place.Request{Host: inv, Spec: placing, Policy: h.Policy, Ignore: g.Name},
-		g.Seen.MemoryByNode)
+	request := place.Request{Host: inv, Spec: placing, Policy: h.Policy, Ignore: g.Name}
+	p, why, ok := cellsStay(request, &g, spec.Limits.Nodes)
+	if !ok {
+		p, why, err = place.Again(request, g.Seen.MemoryByNode)
+	}
 	if err != nil {
 		return guest.Intent{}, nil, err
 	}
@@ -344,6 +347,30 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 		Placement: adopt.Align(p, g.Config),
 		Adopted:   !g.Created(),
 	}, &why, nil
+}
+
+// cellsStay places the cells of a guest, whose hypervisor does not move their memory, on the nodes from which it took
+// that. ok is false if these nodes are not known, do not have the memory, are not within the operator's limit, or have
+// no room.
+func cellsStay(
+	r place.Request, g *inventory.Guest, limit topology.NodeSet,
+) (p guest.Placement, why place.Why, ok bool) {
+	var homes []topology.NodeID
+	var nodes topology.NodeSet
+	for _, c := range g.Config.Cells {
+		if c.Node == nil {
+			return p, why, false
+		}
+		homes, nodes = append(homes, *c.Node), nodes.With(*c.Node)
+	}
+	if g.Can.MoveMemory || len(homes) == 0 || !nodes.Equal(g.HomeNodes()) ||
+		!limit.IsEmpty() && !nodes.SubsetOf(limit) {
+		return p, why, false
+	}
+	p, err := place.On(r, homes)
+	why.Summary = fmt.Sprintf("%s stays on nodes %s: the memory of its cells is there, and does not move", g.Name,
+		nodes)
+	return p, why, err == nil
 }
 
 // vcpuCPUs returns the CPUs to which a placement binds vCPUs.

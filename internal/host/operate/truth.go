@@ -216,7 +216,7 @@ type View struct {
 	Gaps      []inventory.Gap    `json:"gaps,omitempty"`
 }
 
-// CellView is one mapping of guest RAM with its cell.
+// CellView is one mapping of guest RAM with its cell, or a cell as the hypervisor has it, without a mapping.
 type CellView struct {
 	Name     string                `json:"cell"`
 	VCPUs    guest.VCPUSet         `json:"vcpus,omitzero"`
@@ -248,6 +248,9 @@ func (h *Host) Show(ctx context.Context, name string) (View, inventory.Host, err
 			v.Cells = append(v.Cells, cellView(g, r))
 		}
 	}
+	if len(v.Cells) == 0 && g.Can.NoHelpers { // its memory is no mapping of a process
+		v.Cells = append(v.Cells, configuredCells(&g)...)
+	}
 	slices.SortStableFunc(v.Cells, func(a, b CellView) int { return cmp.Compare(a.Name, b.Name) })
 	for _, gap := range inv.Gaps {
 		if gap.Object == inventory.GuestRef(name) {
@@ -255,6 +258,22 @@ func (h *Host) Show(ctx context.Context, name string) (View, inventory.Host, err
 		}
 	}
 	return v, inv, nil
+}
+
+// configuredCells are the cells of a guest as its hypervisor has them.
+func configuredCells(g *inventory.Guest) (cells []CellView) {
+	for _, have := range g.Config.Cells {
+		c := CellView{Name: fmt.Sprint(have.ID), VCPUs: have.VCPUs, Memory: have.Memory}
+		if g.Placement != nil {
+			for _, cell := range g.Placement.Cells {
+				if cell.ID == have.ID {
+					c.Intended = cell.Nodes
+				}
+			}
+		}
+		cells = append(cells, c)
+	}
+	return cells
 }
 
 func cellView(g inventory.Guest, r inventory.MemoryRange) CellView {
