@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/numavisor/numavisor/internal/decide/adopt"
 	"github.com/numavisor/numavisor/internal/decide/capacity"
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/decide/room"
@@ -31,6 +32,8 @@ type CreateRequest struct {
 	// Placement was decided elsewhere, for example by a fleet's scheduler: it is checked, and
 	// refused if it is not legal here now (ErrPlacement). Nil: Create decides.
 	Placement *guest.Placement
+	// Cells are those of a definition that exists already: their vCPUs stay in them.
+	Cells []inventory.ConfigCell
 	// Request identifies the request for the journal; nil: it cannot be repeated.
 	Request *journal.Request
 }
@@ -219,6 +222,7 @@ func (h *Host) placeNew(
 	case err == nil:
 		r.Spec = r.Spec.Resolve(&c.Placement)
 		err = h.legal(&inv, r.Spec, c.Placement)
+		c.Placement = adopt.Align(c.Placement, inventory.Config{Cells: r.Cells})
 		want = guest.Intent{Host: inv.Identity(), Spec: r.Spec, Placement: c.Placement}
 	case r.MakeRoom:
 		if want, err = h.roomPlan(&inv, r.Spec, err, c); err == nil {
