@@ -34,8 +34,9 @@ existing domain XML, of which create changes only the binding. If a pool of huge
 pages is too small, create enlarges it, and 'numavisor delete' shrinks it again.
 
 On a Xen host, --xl creates a VM from an xl configuration, of which create changes only
-cpus and cpus_soft; the rest, comments included, stays as it is. CPUs and the pool that
-it names limit the choice.
+cpus, cpus_soft and the nodes and distances of vnuma; the rest, comments included, stays
+as it is. CPUs and the pool that it names limit the choice. --topology and --cells give
+an HVM VM virtual NUMA nodes (vnuma); without them it sees none.
 
 If the VM does not fit, the error names the moves of other VMs that would make room
 for it. --make-room makes them first: it reserves the room, moves the VMs as 'apply'
@@ -49,7 +50,8 @@ records nothing.`,
   numavisor create --spec db.yaml --disk /srv/db.qcow2
   numavisor create --xml existing.xml --memory-binding strict --dry-run
   numavisor create --spec db.yaml --disk /srv/db.qcow2 --make-room --dry-run
-  numavisor create --xl /etc/xen/web1.cfg --dry-run`,
+  numavisor create --xl /etc/xen/web1.cfg --dry-run
+  numavisor create --xl /etc/xen/db.cfg --topology auto`,
 		Args: takes(0, 0),
 	}
 	spec := guest.BindFlags(c.Flags())

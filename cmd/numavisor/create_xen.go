@@ -19,7 +19,7 @@ import (
 // notWithXL are flags for machines that libvirt makes, or that an xl configuration has already.
 func notWithXL() []string {
 	return []string{"spec", "xml", "disk", "network", "kernel", "initrd", "append", "serial-log", "emulator-path",
-		"hypervisor-type", "uefi", "vcpus", "memory", "page-size", "topology", "cells", "io-threads", "device",
+		"hypervisor-type", "uefi", "vcpus", "memory", "page-size", "io-threads", "device",
 		"movable", "immediate", "name", "emulator", "io-thread-policy", "make-room", "server", "memory-binding"}
 }
 
@@ -49,10 +49,11 @@ func createOnXen(c *cobra.Command, on *hostFlags, how *createFlags, flags *guest
 	if err != nil {
 		return wrongFile(how.xlFile, err)
 	}
-	r := operate.CreateRequest{Spec: asked, Transient: true, Render: func(i guest.Intent) (operate.Rendered, error) {
+	r := operate.CreateRequest{Spec: asked, Transient: true, Cells: config.Cells()}
+	r.Render = func(i guest.Intent) (operate.Rendered, error) {
 		return operate.Rendered{Definition: guest.Definition{Name: i.Spec.Name, Text: config.Rewrite(&i.Placement),
 			Intent: &i}}, nil
-	}}
+	}
 	on.noteDaemon(c, hostapi.DefaultSocket, h.Policy)
 	if !how.dryRun {
 		return createVM(c, h, r, false)
@@ -70,7 +71,7 @@ func createOnXen(c *cobra.Command, on *hostFlags, how *createFlags, flags *guest
 	})
 }
 
-// specOfXL is the request of a configuration, with the limits and the CPU binding of flags.
+// specOfXL is the request of a configuration, with the limits, the CPU binding and the cells of flags.
 func specOfXL(config *xen.Config, t *topology.Topology, flags *guest.FlagSpec) (guest.Spec, error) {
 	asked, err := config.Spec(t)
 	if err != nil {
@@ -79,7 +80,10 @@ func specOfXL(config *xen.Config, t *topology.Topology, flags *guest.FlagSpec) (
 	if asked, err = flags.Apply(asked); err != nil {
 		return asked, err
 	}
-	return asked.Normalize()
+	if asked, err = asked.Normalize(); err != nil {
+		return asked, err
+	}
+	return asked, config.CheckCells(&asked)
 }
 
 // notOnXen refuses an action that works through processes of the kernel: those of dom0 are no VMs, and its

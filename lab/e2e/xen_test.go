@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -129,6 +130,17 @@ func TestLabXenDaemon(t *testing.T) {
 	bootXen(t).relievesOnXen(t)
 }
 
+// An HVM VM too large for one node sees two: its kernel has both, and the memory of each is on a node of the host for
+// itself, with its vCPUs. Of a configuration that has vnuma, only the nodes and distances change.
+func TestLabXenCells(t *testing.T) {
+	rotate.Test(t, 1)
+	l := bootXen(t)
+	if err := l.AddDeviceModel(l.ctx); err != nil {
+		t.Fatal(err)
+	}
+	l.createsCells(t)
+}
+
 // FIELD row P4: the same twenty commands give answers of the same shape on a host with KVM and on one with Xen.
 func TestLabXenP4(t *testing.T) {
 	rotate.Test(t, 2)
@@ -195,9 +207,7 @@ func (l *labHost) createsHVM(t *testing.T) {
 	if err := l.AddDeviceModel(l.ctx); err != nil {
 		t.Fatal(err)
 	}
-	path := l.writeXL(t, "firm", "serial = \"pty\"\nvga = \"none\"\nvnc = 0\n")
-	l.sh(t, "sed -i 's/pvh/hvm/; s/hvc0/ttyS0/' "+path)
-	l.must(t, "create", "--xl", path)
+	l.must(t, "create", "--xl", l.writeHVM(t, "firm", ""))
 	if err := l.AwaitGuest(l.ctx, "firm"); err != nil {
 		t.Fatal(err)
 	}
@@ -216,6 +226,56 @@ func (l *labHost) createsHVM(t *testing.T) {
 		t.Errorf("of an HVM guest no configuration is computed, and --xl is not named: status %d\n%s", r.status, r.stderr)
 	}
 	l.must(t, "delete", "firm")
+}
+
+// writeHVM writes the configuration of a guest with firmware, which needs the lab's device model.
+func (l *labHost) writeHVM(t *testing.T, name, more string) string {
+	t.Helper()
+	path := l.writeXL(t, name, "serial = \"pty\"\nvga = \"none\"\nvnc = 0\n"+more)
+	l.sh(t, "sed -i 's/pvh/hvm/; s/hvc0/ttyS0/' "+path)
+	return path
+}
+
+// changedCells are the lines of vnuma that createsCells gives, with other nodes and distances.
+var changedCells = regexp.MustCompile(`(?m)^\+vnuma = \[ \[ "pnode=[0-3]","size=128","vcpus=1","vdistances=10,[12][068]" \], # large
+\+  \[ "pnode=[0-3]","size=64","vcpus=0","vdistances=[12][068],10" \] \]$`)
+
+// createsCells creates a VM of two cells, and compares with Xen and with what the VM says.
+func (l *labHost) createsCells(t *testing.T) {
+	t.Helper()
+	given := l.writeHVM(t, "given", `vnuma = [ [ "pnode=3","size=128","vcpus=1","vdistances=10,99" ], # large
+  [ "pnode=3","size=64","vcpus=0","vdistances=99,10" ] ]
+`)
+	out := l.must(t, "create", "--xl", given, "--dry-run").stdout
+	if !changedCells.MatchString(out) {
+		t.Errorf("of the vnuma of a configuration not nodes and distances alone change:\n%s", out)
+	}
+	path := l.writeHVM(t, "cells", "")
+	l.sh(t, "sed -i 's/vcpus = 2/vcpus = 4/' "+path) // too many for one node
+	l.must(t, "create", "--xl", path, "--topology", "auto")
+	if err := l.AwaitGuest(l.ctx, "cells"); err != nil {
+		t.Fatal(err)
+	}
+	said := l.sh(t, `grep -aho 'NUMAVISOR-GUEST READY [0-9]* [0-9]*' /lab/files/console-cells-*`)
+	if !strings.HasSuffix(strings.TrimSpace(said), " 2") {
+		t.Errorf("the VM says %q; want one that sees 2 nodes", said)
+	}
+	v := l.show(t, "cells")
+	if len(v.Config.Cells) != 2 || len(v.Placement.Cells) != 2 || len(v.Truth.Differences) > 0 {
+		t.Fatalf("cells %+v, placed as %+v, differences %v", v.Config.Cells, v.Placement.Cells, v.Truth.Differences)
+	}
+	l.must(t, "bind", "cells", "--recompute")
+	vcpus := l.expect(t, 0, "xl", "vcpu-list", "cells").stdout
+	for i, cell := range v.Placement.Cells {
+		node, _ := cell.Nodes.First()
+		if has := v.Truth.MemoryByNode[node]; has < 86*topology.MiB || has > 106*topology.MiB {
+			t.Errorf("cell %d has 96 MiB and is on node %d, which has %v; memory by node %v", i, node, has, v.Truth.MemoryByNode)
+		}
+		if cpus := fmt.Sprintf("%d-%d / %[1]d-%[2]d", 2*node, 2*node+1); strings.Count(vcpus, cpus) != 2 {
+			t.Errorf("not two vCPUs have the affinities %s of the cell on node %d:\n%s", cpus, node, vcpus)
+		}
+	}
+	l.must(t, "delete", "cells")
 }
 
 // migratesOnXen lets a VM migrate to this host itself, by a transport that runs commands here: the lab has one Xen

@@ -1,8 +1,10 @@
 package xen
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,9 +28,10 @@ type setting struct {
 
 // value is a string or number, or a list.
 type value struct {
-	text string
-	list []value
-	is   valueKind
+	text     string
+	list     []value
+	is       valueKind
+	from, to int // of a string in the text, without its quotes
 }
 
 type valueKind int
@@ -39,6 +42,9 @@ const (
 	isNumber
 	isList
 )
+
+// defaultMemory is the memory in MiB of a VM whose configuration names none (xl.cfg(5)).
+const defaultMemory = 32
 
 // maxConfig bounds what is read, and maxDepth the lists within lists.
 const (
@@ -180,7 +186,7 @@ func (s *scanner) quoted(quote byte) (value, error) {
 		return value{}, errors.New("a text does not end")
 	}
 	s.at++
-	return value{text: s.text[from : s.at-1], is: isString}, nil
+	return value{text: s.text[from : s.at-1], is: isString, from: from, to: s.at - 1}, nil
 }
 
 func (s *scanner) list(depth int) (value, error) {
@@ -258,15 +264,26 @@ func (c *Config) Spec(t *topology.Topology) (guest.Spec, error) {
 	s := guest.Spec{Binding: guest.MemorySpec{Mode: guest.MemoryStrict},
 		CPU:      guest.CPUSpec{Emulator: guest.HelperNone, IOPolicy: guest.HelperNone}, // it has none on the host
 		Topology: guest.TopologySpec{Mode: guest.TopologyOff}}
-	var errs [4]error
+	var errs [5]error
 	s.Name, errs[0] = c.Name()
-	vcpus, err := c.number("vcpus", 1)
+	cells, err := c.virtualNodes()
+	if err != nil {
+		return s, err
+	}
+	vcpusOfCells, memoryOfCells := uint64(0), uint64(0)
+	for _, cell := range cells {
+		one := guest.CellSpec{VCPUs: cell.vcpus.Len(), Memory: cell.memory}
+		s.Topology.Cells = append(s.Topology.Cells, one)
+		vcpusOfCells += uint64(one.VCPUs) //nolint:gosec // a length
+		memoryOfCells += uint64(one.Memory / topology.MiB)
+	}
+	vcpus, err := c.number("vcpus", max(1, vcpusOfCells))
 	most, err2 := c.number("maxvcpus", vcpus)
 	errs[1] = errors.Join(err, err2)
 	if max(vcpus, most) > maxVCPUs {
 		errs[1] = fmt.Errorf("vcpus = %d: allowed are up to %d", max(vcpus, most), maxVCPUs)
 	}
-	memory, err := c.number("memory", 32) // xl.cfg(5)
+	memory, err := c.number("memory", cmp.Or(memoryOfCells, defaultMemory))
 	limit, err2 := c.number("maxmem", memory)
 	errs[2] = errors.Join(err, err2)
 	s.VCPUs = int(min(max(vcpus, most), maxVCPUs)) //nolint:gosec // at most maxVCPUs
@@ -276,9 +293,9 @@ func (c *Config) Spec(t *topology.Topology) (guest.Spec, error) {
 			s.Limits.Pool = v.text
 		}
 	}
-	if _, ok := c.get("vnuma"); ok {
-		return s, errors.New("vnuma: virtual NUMA nodes of an xl configuration cannot be placed; remove vnuma, or " +
-			"create the VM with xl")
+	if cells != nil {
+		s.Topology.Mode, s.Topology.Count = guest.TopologyCells, len(cells)
+		errs[4] = c.CheckCells(&s)
 	}
 	return s, errors.Join(errs[:]...)
 }
@@ -352,47 +369,72 @@ func cpuList(list string, t *topology.Topology) (topology.CPUSet, error) {
 }
 
 // Rewrite returns the configuration bound to a placement: cpus and cpus_soft are replaced where they
-// are, or added at the end; all else, comments included, stays byte for byte. Both are written:
+// are, or added at the end; so is vnuma, of which only pnode and vdistances are replaced, if the guest
+// sees cells. All else, comments included, stays byte for byte. Both cpus and cpus_soft are written:
 // with cpus alone, libxl chooses the nodes of the memory by itself, other nodes than those of the
 // CPUs among them (seen with Xen 4.17).
 func (c *Config) Rewrite(p *guest.Placement) []byte {
-	lines := make([]string, len(p.VCPUs))
-	same := true
-	for i, v := range p.VCPUs {
-		lines[i] = `"` + v.CPUs.String() + `"`
-		same = same && lines[i] == lines[0]
-	}
-	binding := "[ " + strings.Join(lines, ", ") + " ]"
-	if same && len(lines) > 0 {
-		binding = lines[0]
-	}
-	if len(lines) == 0 || p.CPUMode == guest.CPUNone {
-		binding = ""
-	}
-	var out strings.Builder
-	at, written := 0, map[string]bool{}
+	binding := cpuBinding(p)
+	var edits []edit
+	written := map[string]bool{}
 	for _, s := range c.settings {
-		if s.key != "cpus" && s.key != "cpus_soft" {
+		switch {
+		case s.key == "vnuma" && p.Visible && !written[s.key]:
+			edits = append(edits, c.vnumaEdits(p)...)
+		case s.key != "cpus" && s.key != "cpus_soft":
 			continue
-		}
-		out.WriteString(c.text[at:s.from])
-		at = s.to
-		if binding != "" && !written[s.key] {
-			out.WriteString(s.key + " = " + binding)
+		case binding == "" || written[s.key]:
+			edits = append(edits, edit{from: s.from, to: s.to})
+		default:
+			edits = append(edits, edit{s.from, s.to, s.key + " = " + binding})
 		}
 		written[s.key] = true
 	}
-	out.WriteString(c.text[at:])
-	if binding == "" {
-		return []byte(out.String())
-	}
-	if !strings.HasSuffix(c.text, "\n") {
-		out.WriteByte('\n')
-	}
+	more := ""
 	for _, key := range []string{"cpus", "cpus_soft"} {
-		if !written[key] {
-			out.WriteString(key + " = " + binding + "\n")
+		if binding != "" && !written[key] {
+			more += key + " = " + binding + "\n"
 		}
 	}
-	return []byte(out.String())
+	if p.Visible && !written["vnuma"] {
+		more += vnuma(p)
+	}
+	text := edited(c.text, edits)
+	if binding+more != "" && !strings.HasSuffix(c.text, "\n") {
+		text += "\n"
+	}
+	return []byte(text + more)
+}
+
+// cpuBinding is the value of cpus for a placement; "": none.
+func cpuBinding(p *guest.Placement) string {
+	if len(p.VCPUs) == 0 || p.CPUMode == guest.CPUNone {
+		return ""
+	}
+	all := make([]string, len(p.VCPUs))
+	for i, v := range p.VCPUs {
+		all[i] = `"` + v.CPUs.String() + `"`
+	}
+	if len(slices.Compact(slices.Clone(all))) == 1 {
+		return all[0]
+	}
+	return "[ " + strings.Join(all, ", ") + " ]"
+}
+
+// edit replaces a part of a text.
+type edit struct {
+	from, to int
+	text     string
+}
+
+// edited returns a text with edits that do not overlap.
+func edited(text string, edits []edit) string {
+	slices.SortFunc(edits, func(a, b edit) int { return a.from - b.from })
+	var out strings.Builder
+	at := 0
+	for _, e := range edits {
+		out.WriteString(text[at:e.from] + e.text)
+		at = e.to
+	}
+	return out.String() + text[at:]
 }

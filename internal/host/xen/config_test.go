@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -81,7 +83,7 @@ func TestSpec(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"vcpus = 2", "name = 'x'\nvcpus = 0", "name='x'\nmemory = 'much'",
-		"name='x'\ncpus = '^0-7'", "name = 'x'\nvnuma = [['pnode=0']]", "name = 'x'\nvcpus = 99999999"} {
+		"name='x'\ncpus = '^0-7'", "name = 'x'\nvcpus = 99999999"} {
 		c, err := ParseConfig([]byte(text))
 		if err != nil {
 			t.Fatalf("%q: %v", text, err)
@@ -101,33 +103,46 @@ func TestParseConfig_Refuses(t *testing.T) {
 	}
 }
 
-// Whatever is accepted can be rewritten, is accepted again, and keeps all other settings.
+// Whatever is accepted can be rewritten, is accepted again, and keeps all other settings. Rewriting twice changes
+// nothing more.
 func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(written))
+	f.Add([]byte(virtual))
 	f.Add([]byte("cpus='1'\ncpus_soft=[1]\ncpus+='2'"))
+	f.Add([]byte("vnuma=[['pnode=0','size=1','vcpus=0','vdistances=10']]\nvnuma=[]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := ParseConfig(data)
 		if err != nil {
 			return
 		}
-		bound := c.Rewrite(placedOn("1", "2-3"))
-		again, err := ParseConfig(bound)
-		if err != nil {
-			t.Fatalf("rewritten to %q: %v", bound, err)
-		}
-		if v, ok := again.get("cpus_soft"); !ok || len(v.list) != 2 {
-			t.Fatalf("rewritten to %q: cpus_soft is %+v", bound, v)
-		}
-		others := func(c *Config) (n int) {
-			for _, s := range c.settings {
-				if s.key != "cpus" && s.key != "cpus_soft" {
-					n++
-				}
+		for _, p := range []*guest.Placement{placedOn("1", "2-3"), cellsOn(1, 3)} {
+			bound := c.Rewrite(p)
+			again, err := ParseConfig(bound)
+			if err != nil {
+				t.Fatalf("rewritten to %q: %v", bound, err)
 			}
-			return n
-		}
-		if others(c) != others(again) {
-			t.Fatalf("rewritten to %q: %d settings, had %d", bound, others(again), others(c))
+			if v, ok := again.get("cpus_soft"); !ok || len(v.list) != 2 {
+				t.Fatalf("rewritten to %q: cpus_soft is %+v", bound, v)
+			}
+			if diff := cmp.Diff(others(c), others(again)); diff != "" {
+				t.Fatalf("rewritten to %q: other settings changed:\n%s", bound, diff)
+			}
+			if twice := again.Rewrite(p); string(twice) != string(bound) {
+				t.Fatalf("rewritten to %q, and then to %q", bound, twice)
+			}
+			if cells, err := again.virtualNodes(); p.Visible && err == nil && cells == nil {
+				t.Fatalf("rewritten to %q: no vnuma", bound)
+			}
 		}
 	})
+}
+
+// others are the texts of the settings that a placement does not rewrite.
+func others(c *Config) (texts []string) {
+	for _, s := range c.settings {
+		if s.key != "cpus" && s.key != "cpus_soft" && s.key != "vnuma" {
+			texts = append(texts, c.text[s.from:s.to])
+		}
+	}
+	return texts
 }

@@ -3,6 +3,7 @@ package xen
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -45,6 +47,7 @@ type simDomain struct {
 	memory     int // MiB
 	hard, soft []topology.CPUSet
 	node       topology.NodeID
+	cells      []simCell // its memory, if it has virtual nodes
 	pool       string
 	paused     bool
 	busy       bool            // all vCPUs want to run
@@ -52,6 +55,56 @@ type simDomain struct {
 	ran        []time.Duration // by vCPU
 	cpu        []topology.CPUID
 	running    []bool
+}
+
+// simCell is a virtual node.
+type simCell struct {
+	node   topology.NodeID
+	memory int // MiB
+	vcpus  guest.VCPUSet
+}
+
+// pages counts the domain's pages on a node.
+func (d *simDomain) pages(node topology.NodeID) (n int) {
+	if d.cells == nil && d.node == node {
+		return d.memory * 256
+	}
+	for _, c := range d.cells {
+		if c.node == node {
+			n += c.memory * 256
+		}
+	}
+	return n
+}
+
+// virtualNodes reads vnuma as libxl does; an error says what libxl refuses.
+func (s *simulated) virtualNodes(c *Config, memory topology.Bytes) (cells []simCell, err error) {
+	nodes, err := c.virtualNodes()
+	if err != nil || nodes == nil {
+		return nil, err
+	}
+	if c.Type() != "hvm" {
+		return nil, errors.New("libxl__arch_domain_finalise_hw_description: cannot write ACPI tables")
+	}
+	for _, n := range nodes {
+		var node int
+		if _, err := fmt.Sscanf(n.pnode.text, "pnode=%d", &node); err != nil || node >= len(s.topology.Nodes) {
+			return nil, fmt.Errorf("xl: invalid pnode number: %q", n.pnode.text)
+		}
+		distances := strings.Split(strings.TrimPrefix(n.distances.text, "vdistances="), ",")
+		for _, text := range distances {
+			d, err := strconv.Atoi(text)
+			if err != nil || d < 10 || d > 254 || len(distances) != len(nodes) {
+				return nil, fmt.Errorf("xl: vdistances %q", n.distances.text)
+			}
+		}
+		cells = append(cells, simCell{topology.NodeID(node), int(n.memory >> 20), n.vcpus})
+		memory -= n.memory
+	}
+	if memory != 0 {
+		return nil, errors.New("xl: maxmem and vnuma memory size mismatch")
+	}
+	return cells, nil
 }
 
 // work lets busy vCPUs run until now. Each is on the CPU of its affinity with the fewest others, and the vCPUs of a
@@ -246,6 +299,13 @@ func (s *simulated) configs(only ...string) ([]byte, error) {
 			create["uuid"] = d.uuid
 		}
 		build := object{"max_vcpus": len(d.hard), "max_memkb": d.memory << 10, "target_memkb": d.memory << 10}
+		var virtual []object
+		for _, c := range d.cells {
+			virtual = append(virtual, object{"memkb": c.memory << 10, "pnode": c.node, "vcpus": c.vcpus.IDs()})
+		}
+		if virtual != nil {
+			build["vnuma_nodes"] = virtual
+		}
 		more := object{}
 		if err := json.Unmarshal([]byte("{"+d.config+"}"), &more); err != nil {
 			return nil, err
@@ -268,11 +328,7 @@ func (s *simulated) dump() string {
 		d := s.domains[id]
 		fmt.Fprintf(&out, "(XEN) Domain %d (total: %d):\n", id, d.memory*256)
 		for i := range s.topology.Nodes {
-			pages := 0
-			if s.topology.Nodes[i].ID == d.node {
-				pages = d.memory * 256
-			}
-			fmt.Fprintf(&out, "(XEN)     Node %d: %d\n", s.topology.Nodes[i].ID, pages)
+			fmt.Fprintf(&out, "(XEN)     Node %d: %d\n", s.topology.Nodes[i].ID, d.pages(s.topology.Nodes[i].ID))
 		}
 	}
 	return out.String()
@@ -378,6 +434,9 @@ func (s *simulated) create(file string) ([]byte, error) {
 	}
 	d := &simDomain{name: spec.Name, memory: int(spec.Memory >> 20), pool: "Pool-0",
 		uuid: fmt.Sprintf("%08x-0000-4000-8000-%012x", s.next, s.next)}
+	if d.cells, err = s.virtualNodes(c, spec.Memory); err != nil {
+		return s.fail("xl create", 1, err.Error())
+	}
 	hard, _ := c.get("cpus")
 	for v := range spec.VCPUs {
 		var pin topology.CPUSet
