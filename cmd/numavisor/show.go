@@ -99,11 +99,12 @@ func printView(w io.Writer, t *topology.Topology, v operate.View) {
 func cellRows(v operate.View) [][]string {
 	rows := [][]string{{"CELL", "VCPUS", "MEMORY", "INTENDED", "MEMORY BY NODE", "POLICY", "BACKING", "PAGES OF"}}
 	for _, c := range v.Cells {
-		rows = append(
-			rows,
-			[]string{c.Name, text.Set(c.VCPUs), c.Memory.String(), text.Set(c.Intended), c.ByNode.String(),
-				cmp.Or(c.Policy, "-"), cmp.Or(c.Backing, "-"), c.PageSize.String()},
-		)
+		pages := "-"
+		if c.PageSize > 0 {
+			pages = c.PageSize.String()
+		}
+		rows = append(rows, []string{c.Name, text.Set(c.VCPUs), c.Memory.String(), text.Set(c.Intended),
+			c.ByNode.String(), cmp.Or(c.Policy, "-"), cmp.Or(c.Backing, "-"), pages})
 	}
 	return rows
 }
