@@ -52,7 +52,7 @@ func addCompletions(root *cobra.Command) {
 	choices["rule"] = []string{ruleNumavisor, ruleLibxl}
 	choices["scheduler"] = []string{"credit", "credit2", "null", "rtds", "arinc653"}
 	choices["hypervisor"] = []string{"kvm", "xen"}
-	choices["hypervisor-type"] = []string{"kvm", "qemu"}
+	choices["hypervisor-type"] = []string{"kvm", "qemu", "xen"}
 	choices["role"] = fleetapi.Role("").Words()
 	choices["managers"] = managerNames()
 	choices["layout"] = layoutNames()

@@ -212,14 +212,14 @@ func guestToMake(
 func machineFlags(c *cobra.Command, m *libvirt.Machine, disks *[]string) {
 	f := c.Flags()
 	f.StringArrayVar(disks, "disk", nil, "disk image or block device; may be repeated")
-	f.StringVar(&m.Network, "network", "", "libvirt network (default: none)")
+	f.StringVar(&m.Network, "network", "", "libvirt network, or bridge of a Xen host (default: none)")
 	f.StringVar(&m.Kernel, "kernel", "", "boot this Linux kernel directly")
 	f.StringVar(&m.Initrd, "initrd", "", "initial file system for --kernel")
 	f.StringVar(&m.Cmdline, "append", "", "command line for --kernel")
 	f.StringVar(&m.SerialLog, "serial-log", "",
 		"file for the output of the serial port (default: a pty, see 'virsh console')")
 	f.StringVar(&m.Emulator, "emulator-path", "", "QEMU program (default: libvirt's choice)")
-	f.StringVar(&m.Type, "hypervisor-type", "", "kvm (default) or qemu (software emulation)")
+	f.StringVar(&m.Type, "hypervisor-type", "", "kvm (default) or qemu (software emulation); in a fleet also xen")
 	f.BoolVar(&m.UEFI, "uefi", false, "boot with UEFI firmware")
 	for _, name := range []string{"disk", "network", "kernel", "initrd", "append", "serial-log", "emulator-path",
 		"hypervisor-type", "uefi"} {

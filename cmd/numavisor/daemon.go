@@ -97,7 +97,7 @@ func startDaemon(c *cobra.Command, f daemonFlags) error {
 		return err
 	}
 	defer done()
-	if err := checkXenDaemon(h, f); err != nil {
+	if err := checkXenDaemon(h); err != nil {
 		return err
 	}
 	h.Ledger.Wait = decisionTime
@@ -128,13 +128,10 @@ func startDaemon(c *cobra.Command, f daemonFlags) error {
 		daemonParts{takePart.run, agents, oneHost(h, d, takePart, f.in.images)})
 }
 
-// checkXenDaemon refuses what the daemon of a Xen host cannot do yet.
-func checkXenDaemon(h *local.Host, f daemonFlags) error {
+// checkXenDaemon refuses what the daemon of a Xen host cannot do.
+func checkXenDaemon(h *local.Host) error {
 	if h.Xen == nil {
 		return nil
-	}
-	if len(f.in.images) > 0 || f.in.migrationURI != "" {
-		return errors.New("--images and --migration-uri have no effect on a Xen host, on which a fleet creates no VMs")
 	}
 	if !handoff.RulesOf(h.Policy).CPUs.IsEmpty() {
 		return errors.New("the policy names CPUs that VMs hand over, which a Xen host cannot do: remove handoff from " +

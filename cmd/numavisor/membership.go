@@ -92,7 +92,7 @@ func (m *membership) agent(ctx context.Context, h *local.Host, o *daemon.Options
 		Roster: o.Roster, Program: thisBuild().Version, Log: o.Log}
 	var part *migrate.Host // nil on a Xen host, whose VMs a fleet only shows
 	if h.Xen != nil {
-		p.Machines, p.Look = local.NoMachines{}, o.Look
+		p.Look = o.Look
 	} else if part, err = m.migrations(h, &host, of.Host); err != nil {
 		return in, err
 	} else {

@@ -117,7 +117,7 @@ type VM struct {
 
 // Machine is what a VM is in addition to its CPUs and memory. Paths are those of the host.
 type Machine struct {
-	Type    string `json:"type,omitempty" enum:"kvm,qemu"`       // kvm (default) or qemu
+	Type    string `json:"type,omitempty" enum:"kvm,qemu,xen"`   // kvm (default), qemu or xen
 	Arch    string `json:"arch,omitempty" enum:"x86_64,aarch64"` // x86_64 (default) or aarch64
 	CPU     string `json:"cpu,omitempty" enum:"host-passthrough,host-model,maximum"`
 	UEFI    bool   `json:"uefi,omitempty"`
@@ -125,7 +125,8 @@ type Machine struct {
 	Initrd  string `json:"initrd,omitempty" pattern:"^/[^\\x00-\\x1f\\x7f]*$" dependentRequired:"kernel"`
 	Cmdline string `json:"cmdline,omitempty" pattern:"^[^\\x00-\\x1f\\x7f]*$" dependentRequired:"kernel"`
 	Disks   []Disk `json:"disks,omitempty" maxItems:"26"`
-	Network string `json:"network,omitempty" pattern:"^[^\\x00-\\x1f\\x7f]*$"` // a libvirt network; empty: none
+	// Network is a libvirt network, with type xen a bridge; empty: none.
+	Network string `json:"network,omitempty" pattern:"^[^\\x00-\\x1f\\x7f]*$"`
 	// SerialLog is the file for the output of the serial port; empty: none.
 	SerialLog string `json:"serial_log,omitempty" pattern:"^/[^\\x00-\\x1f\\x7f]*$"`
 	// CloudInit is user data for the first boot; empty: no seed.
@@ -190,7 +191,7 @@ type Migration struct {
 type Arrival struct {
 	// Host is the target: the placement that travels with the VM is for it.
 	Host guest.HostIdentity `json:"host"`
-	// URI is the libvirt connection from the source's libvirt daemon to the target's.
+	// URI is the connection from the source's hypervisor to the target's: a URI of libvirt, or xl+ssh://HOST.
 	URI string `json:"uri"`
 	// Data is the URI for the memory's copy; empty: libvirt chooses it.
 	Data string `json:"data,omitempty"`

@@ -30,7 +30,9 @@ type Host struct {
 	Pools []Pool `json:"cpu_pools,omitempty"`
 	// ControlDomain is the guest that manages a Xen host (dom0); nil: the host has none, or it could not be read.
 	ControlDomain *ControlDomain `json:"control_domain,omitempty"`
-	// NoNewVMs: a fleet cannot create VMs on the host, nor migrate VMs to it (Xen).
+	// MachineTypes are the types of machines that a fleet can create on the host; empty: see Makes.
+	MachineTypes []string `json:"machine_types,omitempty"`
+	// NoNewVMs: a server that does not know MachineTypes creates no VMs on the host, and migrates none to it.
 	NoNewVMs bool `json:"no_new_vms,omitempty"`
 	// Claims are reservations of guests that are being created, bound or moved, and of plain processes.
 	Claims []Claim `json:"claims,omitempty"`

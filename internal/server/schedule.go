@@ -249,7 +249,7 @@ func hostOf(st *state, name string, l *loads, whole bool) (schedule.Host, map[st
 	inv := inventoryOf(st.reports[name].inventory(whole), claimed, l.of(name))
 	return schedule.Host{Name: name, Rack: h.Rack, Preference: h.Preference,
 		Cordoned: h.Cordoned || h.Draining || h.Dead != nil, Unreachable: st.keys[store.Alive+name] == 0,
-		NoNewVMs: inv != nil && inv.NoNewVMs, Inventory: inv}, groups
+		Inventory: inv}, groups
 }
 
 // groupOf returns a VM's group. Projects do not share groups.
@@ -267,14 +267,19 @@ type wish struct {
 	// fresh says that the VM's present room is free: it is placed again. Else it is
 	// reserved in addition, as for a migration.
 	fresh bool
+	// can is what the VM's hypervisor can do with it while it runs; of VMs that are to migrate.
+	can *inventory.Capabilities
 }
 
 // place decides on the host and nodes of a VM, and makes the transaction depend on it. Its callers are
 // called by readPlacing.
 func (s *scheduler) place(w wish, t *transaction) (*schedule.Decision, error) {
-	request := schedule.Request{Spec: w.vm.Spec, Affinity: w.vm.Affinity, Host: w.host}
+	request := schedule.Request{Spec: w.vm.Spec, Machine: w.vm.Machine.Type, Affinity: w.vm.Affinity, Host: w.host}
 	request.Affinity.Group = groupOf(w.vm)
-	if w.vm.Host != "" && w.vm.Placement.Guest != "" {
+	switch running := w.vm.Host != "" && w.vm.Placement.Guest != ""; {
+	case running && w.can != nil:
+		request.Spec = adopt.Elsewhere(w.vm.Spec, &w.vm.Placement, *w.can)
+	case running:
 		request.Spec = adopt.Fixed(w.vm.Spec, &w.vm.Placement)
 	}
 	if w.fresh && w.vm.Host != "" {

@@ -65,7 +65,7 @@ func (s *survey) add(host string, vm fleet.VM, report *reportRecord) {
 	if vm.Host != host {
 		return // it migrates to this host: its own host has it
 	}
-	known := migrate.VM{Affinity: vm.Affinity}
+	known := migrate.VM{Affinity: vm.Affinity, Machine: vm.Machine.Type}
 	known.Affinity.Group = groupOf(&vm)
 	if g, ok := report.guest(vm.Name); ok {
 		known.SharedStorage = g.Config.SharedStorage

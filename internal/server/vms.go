@@ -17,6 +17,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/schedule"
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/server/store"
 )
 
@@ -581,12 +582,19 @@ func migratable(st *state, vm *fleet.VM, copyStorage bool) error {
 	return nil
 }
 
+// capabilitiesOf returns what the hypervisor of a running VM can do with it. Of one that its host has not reported yet,
+// nothing is assumed.
+func capabilitiesOf(st *state, vm *fleet.VM) *inventory.Capabilities {
+	g, _ := orZero(st.reports[vm.Host]).guest(vm.Name)
+	return &g.Can
+}
+
 // migrate chooses the target of a VM, unless the migration names one, and begins the migration there.
 func (s *Server) migrate(t *transaction, st *state, vm *fleet.VM, m fleet.Migration) (*fleetapi.Why, error) {
 	if err := migratable(st, vm, m.Options.CopyStorage); err != nil {
 		return nil, err
 	}
-	d, err := s.sched.place(wish{vm: vm, host: m.To}, t)
+	d, err := s.sched.place(wish{vm: vm, host: m.To, can: capabilitiesOf(st, vm)}, t)
 	if none := noHost(err); none != nil {
 		return nil, fleetapi.NewProblem(fleetapi.ProblemNoHost, none.Error())
 	}

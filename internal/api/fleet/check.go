@@ -14,7 +14,10 @@ import (
 
 // Normalize checks a request to create a VM, and returns it with a complete spec.
 func (v VMCreate) Normalize() (VMCreate, error) {
-	spec, err := v.Spec.Normalize()
+	spec, err := v.Machine.Fit(v.Spec)
+	if err == nil {
+		spec, err = spec.Normalize()
+	}
 	if err == nil && spec.Name == "" {
 		err = errors.New("spec: name: needed")
 	}

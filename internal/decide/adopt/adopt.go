@@ -93,3 +93,17 @@ func Fixed(s guest.Spec, p *guest.Placement) guest.Spec {
 	}
 	return s
 }
+
+// Elsewhere returns the spec by which a running guest may be placed on another host. A guest that sees one node, and
+// whose memory does not move while it runs, gets no more nodes than it has now: memory of another distance would be new
+// to it, and would stay.
+func Elsewhere(s guest.Spec, p *guest.Placement, can inventory.Capabilities) guest.Spec {
+	s = Fixed(s, p)
+	if p == nil || p.Visible || can.MoveMemory {
+		return s
+	}
+	if n := p.Nodes.Len(); n > 0 && (s.Limits.MaxNodes == 0 || s.Limits.MaxNodes > n) {
+		s.Limits.MaxNodes = n
+	}
+	return s
+}

@@ -38,8 +38,8 @@ func (p *planner) candidate(s *source, g *inventory.Guest) (*candidate, Blocked)
 	blocked := Blocked{VM: g.Name, Host: s.name, Kind: NoHost, Why: "no other host takes it now"}
 	not := append([]string{s.name}, past.left...)
 	for range targets {
-		d, err := p.Fleet.Decide(schedule.Request{Spec: specOf(g), Affinity: p.VMs[g.Name].Affinity, Not: not,
-			WhatIf: true})
+		d, err := p.Fleet.Decide(schedule.Request{Spec: specOf(g), Machine: machineOf(g, p.VMs[g.Name]),
+			Affinity: p.VMs[g.Name].Affinity, Not: not, WhatIf: true})
 		if err != nil {
 			var none *schedule.NoHostError
 			if !errors.As(err, &none) || len(not) == 1+len(past.left) {

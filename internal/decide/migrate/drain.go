@@ -43,7 +43,7 @@ func Drain(r Request, host string) (Drained, error) {
 		}
 		guests[g.Name] = &g
 		all = append(all, &wanted{vm: g.Name, request: schedule.Request{Spec: specOf(&g), Without: host,
-			Affinity: r.VMs[g.Name].Affinity, WhatIf: true}})
+			Machine: machineOf(&g, r.VMs[g.Name]), Affinity: r.VMs[g.Name].Affinity, WhatIf: true}})
 	}
 	out.Proven = assign(r.Fleet, all)
 	for _, w := range all {
@@ -131,7 +131,7 @@ func HeadroomOf(f *schedule.Fleet, vms map[string]VM, host string) HostHeadroom 
 		}
 		spec.Name = g.Name
 		all = append(all, &wanted{vm: g.Name, request: schedule.Request{Spec: spec, Without: host,
-			Affinity: vms[g.Name].Affinity, WhatIf: true}})
+			Machine: machineOf(g, vms[g.Name]), Affinity: vms[g.Name].Affinity, WhatIf: true}})
 	}
 	proven := assign(f, all)
 	for _, w := range all {

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -17,10 +18,15 @@ import (
 func specOf(g *inventory.Guest) guest.Spec {
 	s := adopt.Spec(*g)
 	if g.Spec != nil {
-		s = adopt.Fixed(*g.Spec, g.Placement)
+		s = adopt.Elsewhere(*g.Spec, g.Placement, g.Can)
 	}
 	s.Name = g.Name
 	return s
+}
+
+// machineOf returns the type of a VM's machine. A VM that its host does not report yet has no hypervisor.
+func machineOf(g *inventory.Guest, facts VM) string {
+	return cmp.Or(facts.Machine, inventory.MachineTypeOf(g.Hypervisor))
 }
 
 // immovable says why a VM cannot migrate at all; no kind: it can.

@@ -33,6 +33,8 @@ type Request struct {
 // VM is what must be known of a VM in addition to its host's inventory.
 type VM struct {
 	Affinity fleet.Affinity
+	// Machine is the type of its machine (fleet.Machine.Type); empty: that of its hypervisor.
+	Machine string
 	// SharedStorage says that its disks are reachable from all hosts; nil: not known.
 	SharedStorage *bool
 	// NotBefore is the end of the pause after a migration that has failed; zero: none.

@@ -130,8 +130,8 @@ func (d *decider) missing(v *fleet.VM) {
 	case v.Run == fleet.Stopped:
 		d.report(v, fleet.PhaseStopped, "", nil)
 	case before && !known.Begun && known.Created.Equal(v.Created) && known.Generation >= v.Generation:
-		d.report(v, fleet.PhaseFailed, "another program removed the VM from this host, and may run it elsewhere; "+
-			"stop and start it in the fleet to create it again", nil)
+		d.report(v, fleet.PhaseFailed, "the VM is not on this host any more: it ended, or another program "+
+			"removed it and may run it elsewhere; stop and start it in the fleet to create it again", nil)
 	default:
 		d.act(Create, v)
 	}

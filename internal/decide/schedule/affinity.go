@@ -15,7 +15,7 @@ type reason string
 const (
 	cordoned    reason = "cordoned"
 	unreachable reason = "unreachable"
-	noNewVMs    reason = "its hypervisor takes no VMs of a fleet"
+	otherType   reason = "it cannot make machines of this type"
 	ofGroup     reason = "excluded by the rules of the VM's group"
 	fewCPUs     reason = "too few free vCPUs"
 	fewAlone    reason = "too few CPUs for exclusive vCPUs"
@@ -24,7 +24,7 @@ const (
 	noDivided   reason = "enough in sum, but not on one node for each cell"
 )
 
-var reasons = []reason{cordoned, unreachable, noNewVMs, ofGroup, fewCPUs, fewAlone, little, fewPages, noDivided}
+var reasons = []reason{cordoned, unreachable, otherType, ofGroup, fewCPUs, fewAlone, little, fewPages, noDivided}
 
 // Excluded is a number of hosts that were not candidates for one reason.
 type Excluded struct {
@@ -40,6 +40,8 @@ type rule struct {
 	hosts  map[int]bool
 	only   int // the index of the only host allowed; -1: all are
 	not    []int
+	// machine is the type of the VM's machine.
+	machine string
 }
 
 // allows reports whether the request allows a host.
@@ -65,7 +67,8 @@ func without(members []member, ignored func(member) bool) []member {
 // or the only one that the request names.
 func (f *Fleet) rule(q *Request) (*rule, error) {
 	a := q.Affinity
-	r := &rule{Affinity: a, others: f.groups[a.Group], racks: map[string]int{}, hosts: map[int]bool{}, only: -1}
+	r := &rule{Affinity: a, others: f.groups[a.Group], racks: map[string]int{}, hosts: map[int]bool{}, only: -1,
+		machine: machineOf(q.Machine)}
 	if q.Host != "" {
 		i, known := f.byName[q.Host]
 		if !known {
@@ -110,6 +113,9 @@ func (r *rule) hasOthers() bool { return len(r.others) > 0 }
 func (r *rule) excludes(i int, h *host) reason {
 	if closed := h.closed(); closed != "" {
 		return closed
+	}
+	if !slices.Contains(h.makes, r.machine) {
+		return otherType
 	}
 	if r.hasOthers() {
 		inRack, onHost := r.racks[h.rack()] > 0, r.hosts[i]

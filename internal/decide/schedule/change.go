@@ -131,8 +131,7 @@ func sortGuests(h *inventory.Host) {
 // set replaces the host at a position.
 func (f *Fleet) set(i int, h Host) {
 	old := f.hosts[i]
-	f.closed[old.closed()]--
-	f.closed[h.closed()]++
+	f.tally(old, -1)
 	if !old.known {
 		for g := range h.Inventory.Guests {
 			f.mix.add(shapeOfGuest(&h.Inventory.Guests[g]))
@@ -145,7 +144,8 @@ func (f *Fleet) set(i int, h Host) {
 		sortGuests(&seen)
 		h.Inventory = &seen
 	}
-	old.Host, old.known = h, true
+	old.Host, old.known, old.makes = h, true, h.Inventory.Makes()
+	f.tally(old, 1)
 	for vm, c := range old.claims {
 		old.reserve(vm, c)
 	}
@@ -167,7 +167,7 @@ func (f *Fleet) RemoveHost(name string) {
 		return
 	}
 	old := f.hosts[i]
-	f.closed[old.closed()]--
+	f.tally(old, -1)
 	for s := range old.fits {
 		f.left[s] -= old.fits[s].vms
 	}
@@ -197,11 +197,33 @@ func (f *Fleet) setClosed(name string, set func(*host)) error {
 		return fmt.Errorf("host %s is not in the fleet", name)
 	}
 	h := f.hosts[i]
-	f.closed[h.closed()]--
+	f.tally(h, -1)
 	set(h)
-	f.closed[h.closed()]++
+	f.tally(h, 1)
 	f.noteChange(i)
 	return nil
+}
+
+// tally counts a host among those that get no new VMs, or by what it makes; n is 1 or -1.
+func (f *Fleet) tally(h *host, n int) {
+	if !h.known {
+		return
+	}
+	if why := h.closed(); why != "" {
+		f.closed[why] += n
+		return
+	}
+	f.open[strings.Join(h.makes, " ")] += n
+}
+
+// others is the number of hosts that get new VMs, but none of a type.
+func (f *Fleet) others(machine string) (n int) {
+	for makes, hosts := range f.open {
+		if !slices.Contains(strings.Fields(makes), machine) {
+			n += hosts
+		}
+	}
+	return n
 }
 
 // closed returns why a host gets no new VMs; "": it gets some.
@@ -211,8 +233,6 @@ func (h *Host) closed() reason {
 		return cordoned
 	case h.Unreachable:
 		return unreachable
-	case h.NoNewVMs:
-		return noNewVMs
 	}
 	return ""
 }

@@ -75,7 +75,7 @@ func (f *Fleet) scarcity() []float64 {
 // rest.
 func (f *Fleet) price(h *host, asked *likely, weights []float64) rank {
 	best := rank{}
-	if h.closed() != "" {
+	if h.closed() != "" || !slices.Contains(h.makes, asked.machine) {
 		return best
 	}
 	least, most := asked.divisions(len(h.rooms))

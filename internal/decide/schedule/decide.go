@@ -14,6 +14,7 @@ import (
 // Request asks for a host and nodes for a VM.
 type Request struct {
 	Spec     guest.Spec // with a name; zero fields have their documented defaults
+	Machine  string     // the type of its machine (fleet.Machine.Type); empty: the default
 	Affinity fleet.Affinity
 	// Host is the only host that may be chosen; empty: any.
 	Host string
@@ -81,6 +82,7 @@ func (f *Fleet) Decide(r Request) (*Decision, error) {
 		return nil, fmt.Errorf("VM %s: %w", spec.Name, err)
 	}
 	s := shapeOf(&spec)
+	s.machine = machineOf(r.Machine)
 	if f.mix.sum == 0 {
 		f.recount() // the fleet had no hosts when it was made
 	}
@@ -212,11 +214,8 @@ func (l *shortlist) add(host int, r *rank) {
 func (f *Fleet) candidates(s shape, r *rule) (shortlist, map[reason]int) {
 	var found shortlist
 	counts := map[reason]int{}
-	for _, reason := range []reason{cordoned, unreachable, noNewVMs} {
-		if f.closed[reason] > 0 {
-			counts[reason] = f.closed[reason]
-		}
-	}
+	counts[cordoned], counts[unreachable] = f.closed[cordoned], f.closed[unreachable]
+	counts[otherType] = f.others(s.machine)
 	c := f.class(s)
 	if !r.hasOthers() {
 		found.all = c.fitting

@@ -19,9 +19,7 @@ type Host struct {
 	Preference float64
 	// Cordoned and unreachable hosts get no new VMs. The VMs on them count.
 	Cordoned, Unreachable bool
-	// NoNewVMs: the host's hypervisor takes no VMs of a fleet (inventory.Host.NoNewVMs).
-	NoNewVMs  bool
-	Inventory *inventory.Host
+	Inventory             *inventory.Host
 }
 
 // Weights are the weights of the terms of a placement's cost. The zero value means
@@ -57,6 +55,7 @@ type Fleet struct {
 	changes       []int                             // hosts that changed, in order
 	vacant        []int                             // positions in hosts that no host has
 	closed        map[reason]int                    // hosts that get no new VMs, by reason
+	open          map[string]int                    // the other hosts, by the types of machines that they make
 	scratch       []float64                         // of several
 	counts        []float64                         // of taken
 	look          func(host string) *inventory.Host // see LookUp; nil: the fleet has all inventories
@@ -67,7 +66,8 @@ type Fleet struct {
 // host is a Host with its summary. Its Inventory includes the claims; with LookUp it may be nil.
 type host struct {
 	Host
-	known  bool // else no host has this position
+	known  bool     // else no host has this position
+	makes  []string // types of machines
 	size   size
 	cores  []int             // of each node
 	claims map[string]*claim // by VM
@@ -98,7 +98,7 @@ func New(hosts []Host, p policy.Policy, w Weights) (*Fleet, error) {
 		w = DefaultWeights
 	}
 	f := &Fleet{policy: p.WithDefaults(), weights: w, byName: map[string]int{}, groups: map[string][]member{},
-		classes: map[shape]*class{}, closed: map[reason]int{}}
+		classes: map[shape]*class{}, closed: map[reason]int{}, open: map[string]int{}}
 	for _, h := range hosts {
 		if _, twice := f.byName[h.Name]; twice {
 			return nil, fmt.Errorf("host %s: is in the fleet twice; names of hosts must differ", h.Name)
@@ -115,12 +115,13 @@ func New(hosts []Host, p policy.Policy, w Weights) (*Fleet, error) {
 // quarter of a node of the first host, a whole node, and two nodes.
 func (f *Fleet) guessShapes() {
 	for _, h := range f.hosts {
-		if len(h.rooms) == 0 {
+		if len(h.rooms) == 0 || len(h.makes) == 0 {
 			continue
 		}
 		r := &h.rooms[0]
 		for _, eighths := range []int{1, 2, 8, 16} {
-			s := shape{vcpus: max(1, r.cpus*eighths/8), memory: r.left * topology.Bytes(eighths) / 8}
+			s := shape{vcpus: max(1, r.cpus*eighths/8), memory: r.left * topology.Bytes(eighths) / 8,
+				machine: h.makes[0]}
 			if eighths > 8 {
 				s.cells = eighths / 8
 			}
@@ -180,6 +181,9 @@ func (f *Fleet) makeFits(h *host) {
 // fit counts how many VMs of a shape fit on a host, divided into as few cells as possible.
 func (f *Fleet) fit(h *host, l *likely, out *fit) {
 	out.vms, out.cells = 0, 0
+	if !slices.Contains(h.makes, l.machine) {
+		return
+	}
 	least, most := l.divisions(len(h.rooms))
 	for k := least; k <= most; k++ {
 		p := l.part(k)

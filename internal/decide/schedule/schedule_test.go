@@ -184,7 +184,7 @@ func asFromTheStart(t *rapid.T, f *Fleet) {
 			}
 			whole, _ := rooms(h.Inventory, coresOf(&h.Inventory.Topology), &f.policy)
 			fresh := fit{on: make([]float64, len(whole))}
-			f.fit(&host{rooms: whole}, &f.likely[s], &fresh)
+			f.fit(&host{rooms: whole, makes: h.makes}, &f.likely[s], &fresh)
 			sum += fresh.vms
 		}
 		if sum != left[s] {

@@ -20,12 +20,16 @@ type shape struct {
 	most      int            // the most cells; 0: one for each node
 	uneven    bool           // package place may divide it into cells that differ
 	exclusive bool
+	machine   string // the type of its machine
 }
+
+// machineOf returns the type of a machine, with the default.
+func machineOf(machine string) string { return cmp.Or(machine, inventory.MachineKVM) }
 
 // shapeOf returns the shape of a normalized spec.
 func shapeOf(s *guest.Spec) shape {
 	out := shape{vcpus: s.VCPUs, memory: s.Memory, page: s.PageSize, most: s.Limits.MaxNodes,
-		exclusive: s.CPU.Binding == guest.CPUExclusive}
+		exclusive: s.CPU.Binding == guest.CPUExclusive, machine: machineOf("")}
 	switch {
 	case len(s.Topology.Cells) > 0:
 		out.cells, out.uneven = len(s.Topology.Cells), true
@@ -40,10 +44,12 @@ func shapeOf(s *guest.Spec) shape {
 
 // shapeOfGuest returns the shape of a VM that runs already.
 func shapeOfGuest(g *inventory.Guest) shape {
+	out := shape{vcpus: g.Config.VCPUs, memory: g.Config.Memory, page: g.Config.PageSize}
 	if g.Spec != nil {
-		return shapeOf(g.Spec)
+		out = shapeOf(g.Spec)
 	}
-	return shape{vcpus: g.Config.VCPUs, memory: g.Config.Memory, page: g.Config.PageSize}
+	out.machine = machineOf(inventory.MachineTypeOf(g.Hypervisor))
+	return out
 }
 
 // compare orders shapes: any order that is the same each time.
@@ -51,7 +57,7 @@ func (s shape) compare(o shape) int {
 	one := map[bool]int{true: 1}
 	return cmp.Or(cmp.Compare(s.memory, o.memory), cmp.Compare(s.vcpus, o.vcpus), cmp.Compare(s.page, o.page),
 		cmp.Compare(s.cells, o.cells), cmp.Compare(s.most, o.most), cmp.Compare(one[s.exclusive], one[o.exclusive]),
-		cmp.Compare(one[s.uneven], one[o.uneven]))
+		cmp.Compare(one[s.uneven], one[o.uneven]), cmp.Compare(s.machine, o.machine))
 }
 
 // part is the demand of one cell of a shape on one node.

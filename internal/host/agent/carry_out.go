@@ -38,7 +38,7 @@ func (a *Agent) carryOut(ctx context.Context, act reconcile.Action) error {
 		_, err := a.Host.StartGuest(ctx, operate.StartRequest{Name: v.Name, Placement: placementOf(v)})
 		return err
 	case reconcile.Stop:
-		return a.Host.StopGuest(ctx, operate.StopRequest{Name: v.Name, Grace: a.Grace})
+		return a.Host.StopGuest(ctx, operate.StopRequest{Name: v.Name, Grace: a.Grace, Again: !v.Adopted})
 	case reconcile.Delete:
 		return a.delete(ctx, v)
 	case reconcile.Bind, reconcile.Adopt:

@@ -101,7 +101,7 @@ func ownParts() map[string]string {
 		`cannot|shortfalls`:           "what was not done: on Xen, moving the memory",
 		`^\.gaps|topology\.gaps`:      "what the host does not tell, by name",
 		`reclaimable_bytes`:           "memory that the kernel can free: Xen's nodes have none",
-		`no_new_vms`:                  "Xen hosts create VMs from xl configurations only",
+		`no_new_vms|machine_types`:    "what a fleet can create: KVM hosts do not name it",
 		`shared_storage`:              "whether disks are shared: xl does not tell",
 		`^\.id$`:                      "the machine's identity: a lab's kernel may have none",
 		`why\.alternatives`:           "other nodes: on Xen, those of the memory are the only ones",

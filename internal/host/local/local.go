@@ -123,7 +123,9 @@ func (h *Host) useXen(k xenKernel) {
 	h.Kernel, h.Control, h.Domains = k, k.xen, k.xen
 	h.Meter = nil // it measures threads of the kernel
 	h.Xen, h.CPUPools = k.xen, k.xen
-	h.Sources.Complete = func(inv *inventory.Host) { inv.NoNewVMs = true }
+	h.Sources.Complete = func(inv *inventory.Host) {
+		inv.MachineTypes, inv.NoNewVMs = []string{inventory.MachineXen}, true
+	}
 }
 
 // Migrations is this host's part in live migrations between hosts of a fleet, in which it has

@@ -23,8 +23,13 @@ import (
 // names others.
 const DefaultImages = "/var/lib/libvirt/images"
 
+// XenImages is DefaultImages on a Xen host.
+const XenImages = "/var/lib/xen/images"
+
 // Machines makes what VMs of a fleet need in addition to CPUs and memory.
 type Machines struct {
+	// Definitions writes definitions in the form of the hypervisor; nil: libvirt's.
+	Definitions Definitions
 	// Images are the folders in which files of VMs may be. Users of the fleet name paths of
 	// the host; without a limit a VM could be given any file of it.
 	Images []string
@@ -34,19 +39,50 @@ type Machines struct {
 
 // Machines returns the makers of this host's VMs.
 func (h *Host) Machines(images []string) *Machines {
-	if len(images) == 0 {
-		images = []string{DefaultImages}
+	m := &Machines{Images: images, Volume: h.qemu.VolumePath}
+	if h.Xen != nil {
+		m.Definitions, m.Volume = XenDefinitions, noVolume
 	}
-	return &Machines{Images: images, Volume: h.qemu.VolumePath}
+	if len(images) == 0 {
+		m.Images = []string{DefaultImages}
+		if h.Xen != nil {
+			m.Images = []string{XenImages}
+		}
+	}
+	return m
 }
 
-// NoMachines makes no VMs: on a Xen host they are made from xl configurations, which a fleet does not have.
-type NoMachines struct{}
+// Parts are the parts of a VM's machine as they are on this host.
+type Parts struct {
+	UUID, MAC string
+	Disks     []Disk // with the seed of cloud-init
+}
 
-// Prepare implements operate.Machines; it refuses.
-func (NoMachines) Prepare(_ context.Context, v *fleet.VM) (operate.Renderer, func() error, error) {
-	return nil, nil, fmt.Errorf("VM %s: %w: a Xen host creates no VMs of a fleet; 'numavisor create --xl' creates "+
-		"them there", v.Name, guest.ErrRefused)
+// Disk is a disk of a VM with its path on this host.
+type Disk struct {
+	Path, Format string
+	ReadOnly     bool
+}
+
+// Definitions returns how to write the definition of a VM. It refuses a machine that the hypervisor does not make.
+type Definitions func(v *fleet.VM, p Parts) (operate.Renderer, error)
+
+// libvirtDefinitions writes domain XML.
+func libvirtDefinitions(v *fleet.VM, p Parts) (operate.Renderer, error) {
+	w := &v.Machine
+	of := libvirt.Machine{Type: w.Type, Arch: w.Arch, CPU: w.CPU, UEFI: w.UEFI, Kernel: w.Kernel, Initrd: w.Initrd,
+		Cmdline: w.Cmdline, Network: w.Network, SerialLog: w.SerialLog, UUID: p.UUID, MAC: p.MAC}
+	for _, d := range p.Disks {
+		of.Disks = append(of.Disks, libvirt.Disk(d))
+	}
+	return func(i guest.Intent) (operate.Rendered, error) {
+		var r operate.Rendered
+		text, err := libvirt.DomainXML(i, of)
+		if err == nil {
+			r.Definition, r.Cannot, err = libvirt.Definition(text)
+		}
+		return r, err
+	}, of.Check(v.Spec)
 }
 
 // Prepare implements operate.Machines: it checks the paths, makes clones of base images and the
@@ -55,8 +91,7 @@ func (m *Machines) Prepare(ctx context.Context, v *fleet.VM) (
 	render operate.Renderer, undo func() error, err error,
 ) {
 	w := &v.Machine
-	of := libvirt.Machine{Type: w.Type, Arch: w.Arch, CPU: w.CPU, UEFI: w.UEFI, Kernel: w.Kernel, Initrd: w.Initrd,
-		Cmdline: w.Cmdline, Network: w.Network, SerialLog: w.SerialLog}
+	var of Parts
 	of.UUID, of.MAC = identity(v)
 	var made []string
 	undo = func() error {
@@ -68,7 +103,7 @@ func (m *Machines) Prepare(ctx context.Context, v *fleet.VM) (
 	}
 	err = m.allow(w.Kernel, w.Initrd, w.SerialLog)
 	for i := 0; err == nil && i < len(w.Disks); i++ {
-		var d libvirt.Disk
+		var d Disk
 		var cloned bool
 		if d, cloned, err = m.disk(ctx, v, &w.Disks[i]); err == nil {
 			of.Disks = append(of.Disks, d)
@@ -84,30 +119,27 @@ func (m *Machines) Prepare(ctx context.Context, v *fleet.VM) (
 			made = append(made, seed)
 		}
 		if err == nil {
-			of.Disks = append(of.Disks, libvirt.Disk{Path: seed, Format: "raw", ReadOnly: true})
+			of.Disks = append(of.Disks, Disk{Path: seed, Format: "raw", ReadOnly: true})
 		}
 	}
 	if err == nil {
-		err = of.Check(v.Spec)
+		define := m.Definitions
+		if define == nil {
+			define = libvirtDefinitions
+		}
+		render, err = define(v, of)
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, undo())
 	}
-	return func(i guest.Intent) (operate.Rendered, error) {
-		var r operate.Rendered
-		text, err := libvirt.DomainXML(i, of)
-		if err == nil {
-			r.Definition, r.Cannot, err = libvirt.Definition(text)
-		}
-		return r, err
-	}, undo, nil
+	return render, undo, nil
 }
 
 // disk returns a disk of a VM with its path on this host; cloned says that it was made now.
 func (m *Machines) disk(ctx context.Context, v *fleet.VM, d *fleet.Disk) (
-	disk libvirt.Disk, cloned bool, err error,
+	disk Disk, cloned bool, err error,
 ) {
-	disk = libvirt.Disk{Path: d.Path, Format: d.Format, ReadOnly: d.ReadOnly}
+	disk = Disk{Path: d.Path, Format: d.Format, ReadOnly: d.ReadOnly}
 	switch {
 	case d.Pool != "" || d.Volume != "":
 		if d.Path != "" || d.Base != "" || d.Pool == "" || d.Volume == "" {

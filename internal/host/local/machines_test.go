@@ -166,3 +166,39 @@ func TestMachines_GiveAVMItsIdentity(t *testing.T) {
 		}
 	}
 }
+
+// On a Xen host the same rules for files hold, and the definition is an xl configuration, which xl does not store. A
+// machine of another type is refused, and nothing is left of it.
+func TestMachines_OnXen(t *testing.T) {
+	images := t.TempDir()
+	m := &local.Machines{Images: []string{images}, Definitions: local.XenDefinitions}
+	kernel := filepath.Join(images, "vmlinuz")
+	v := newVM(fleet.Machine{Type: "xen", Kernel: kernel, Network: "xenbr0",
+		Disks: []fleet.Disk{{Path: filepath.Join(images, "web.raw")}}})
+	var texts []string
+	for range 2 {
+		render, _, err := m.Prepare(t.Context(), v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, err := render(guest.Intent{Spec: v.Spec, Placement: guest.Placement{Guest: "web", VCPUs: []guest.VCPU{{}}}})
+		if err != nil || !made.Transient || made.Definition.Intent == nil {
+			t.Fatalf("%+v, %v", made, err)
+		}
+		texts = append(texts, string(made.Definition.Text))
+	}
+	if texts[0] != texts[1] || !strings.Contains(texts[0], "type = \"pvh\"\nkernel = \""+kernel) ||
+		!strings.Contains(texts[0], "bridge=xenbr0") || !strings.Contains(texts[0], "uuid = ") {
+		t.Errorf("the definition is not the same each time, or not whole:\n%s\n%s", texts[0], texts[1])
+	}
+	for says, machine := range map[string]fleet.Machine{
+		"type is kvm":   {Kernel: kernel},
+		"not in a fold": {Type: "xen", Kernel: "/etc/shadow"},
+		"volumes":       {Type: "xen", Disks: []fleet.Disk{{Pool: "p", Volume: "v"}}},
+	} {
+		m.Volume = func(context.Context, string, string) (string, error) { return images + "/x", nil }
+		if _, _, err := m.Prepare(t.Context(), newVM(machine)); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%+v: error %v, want one that says %q", machine, err, says)
+		}
+	}
+}

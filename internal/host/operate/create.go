@@ -47,6 +47,8 @@ type Renderer func(guest.Intent) (Rendered, error)
 type Rendered struct {
 	Definition guest.Definition
 	Cannot     []plan.Refusal
+	// Transient: the hypervisor stores no configuration, and a guest that ends is gone.
+	Transient bool
 }
 
 // Created is the result of Create.
@@ -313,7 +315,7 @@ func (h *Host) start(
 	}
 	// The error of Start names the guest and the action. Start reverts its own
 	// steps, and refuses a name that is taken: Create must not remove that guest.
-	if err := h.Domains.Start(ctx, rendered.Definition, r.Transient); err != nil {
+	if err := h.Domains.Start(ctx, rendered.Definition, r.Transient || rendered.Transient); err != nil {
 		return nil, errors.Join(err, h.givePoolsBack(p.Guest, nil, topology.NodeSet{}))
 	}
 	return rendered.Cannot, nil

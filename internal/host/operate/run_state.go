@@ -8,6 +8,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/capacity"
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
@@ -115,6 +116,9 @@ type StopRequest struct {
 	Grace time.Duration // in which it may power off by itself
 	// Check may refuse the VM as it is observed; nil: it does not.
 	Check Check
+	// Again says that the caller can create the VM again: one without a stored configuration is gone once it is
+	// stopped.
+	Again bool
 }
 
 // StopGuest asks a guest to power off, and ends it if it still runs after the grace time. Its
@@ -132,7 +136,7 @@ func (h *Host) StopGuest(ctx context.Context, r StopRequest) error {
 	if g.State == shutoff {
 		return nil
 	}
-	if !g.Persistent {
+	if !g.Persistent && !r.Again {
 		return fmt.Errorf("stopping VM %s: %w", name, guest.ErrTransient)
 	}
 	x, err := h.begin(journal.Entry{Effect: journal.EffectStop, Guests: []string{name}, What: "stop " + name})
@@ -148,9 +152,14 @@ func (h *Host) StopGuest(ctx context.Context, r StopRequest) error {
 
 // stop ends the run of a guest.
 func (h *Host) stop(ctx context.Context, g *inventory.Guest, grace time.Duration) error {
+	if !g.Persistent { // what is recorded of it would stay when it ends by itself
+		if err := h.Control.Forget(ctx, g.Name); err != nil {
+			return err
+		}
+	}
 	asked := h.Domains.ShutDown(ctx, g.Name)
 	if asked == nil {
-		if err := h.awaitEnd(ctx, g.PID, grace); err == nil || ctx.Err() != nil {
+		if err := h.awaitEnd(ctx, g, grace); err == nil || ctx.Err() != nil {
 			return err
 		}
 	}
@@ -160,15 +169,26 @@ func (h *Host) stop(ctx context.Context, g *inventory.Guest, grace time.Duration
 // errStillRuns means that a guest did not power off in time.
 var errStillRuns = errors.New("it still runs")
 
-// awaitEnd waits until a guest's process has ended.
-func (h *Host) awaitEnd(ctx context.Context, pid int, grace time.Duration) error {
+// ended reports whether a guest's run has ended.
+func (h *Host) ended(ctx context.Context, g *inventory.Guest) bool {
+	runs, ok := h.Control.(apply.Runs)
+	if !ok || g.Run == "" {
+		_, err := h.Kernel.StartTicks(g.PID)
+		return err != nil
+	}
+	_, err := runs.RunOf(ctx, g.Name)
+	return errors.Is(err, guest.ErrNotFound)
+}
+
+// awaitEnd waits until a guest's run has ended.
+func (h *Host) awaitEnd(ctx context.Context, g *inventory.Guest, grace time.Duration) error {
 	end := time.NewTimer(grace)
 	defer end.Stop()
 	poll := time.NewTicker(200 * time.Millisecond)
 	defer poll.Stop()
 	for {
-		if _, err := h.Kernel.StartTicks(pid); err != nil {
-			return nil // the process has ended
+		if h.ended(ctx, g) {
+			return nil
 		}
 		select {
 		case <-ctx.Done():

@@ -40,6 +40,7 @@ type simulated struct {
 	peer     *simulated             // the host to which a transport leads
 	captured func() ([]byte, error) // what numavisor capture writes
 	ends     string                 // how a migration to the peer ends: see leave
+	deaf     bool                   // guests ignore xl shutdown
 }
 
 type simDomain struct {
@@ -269,6 +270,14 @@ func (s *simulated) xl(line string, args []string) ([]byte, error) {
 			return s.fail(line, 1, args[1]+" is an invalid domain identifier (rc=-6)")
 		}
 		delete(s.domains, id)
+	case "shutdown":
+		id, _ := strconv.Atoi(args[1])
+		if s.domains[id] == nil {
+			return s.fail(line, 1, args[1]+" is an invalid domain identifier (rc=-6)")
+		}
+		if !s.deaf {
+			delete(s.domains, id)
+		}
 	case "vcpu-pin":
 		return s.pin(line, args)
 	case "migrate":
@@ -436,6 +445,9 @@ func (s *simulated) create(file string) ([]byte, error) {
 		uuid: fmt.Sprintf("%08x-0000-4000-8000-%012x", s.next, s.next)}
 	if d.cells, err = s.virtualNodes(c, spec.Memory); err != nil {
 		return s.fail("xl create", 1, err.Error())
+	}
+	if uuid, ok := c.get("uuid"); ok {
+		d.uuid = uuid.text
 	}
 	hard, _ := c.get("cpus")
 	for v := range spec.VCPUs {

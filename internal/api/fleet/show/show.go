@@ -93,6 +93,7 @@ func Adopted(g *inventory.Guest, vm *fleet.VM) error {
 	if g.Managed && g.Spec != nil && g.Placement != nil {
 		spec, vm.Placement = *g.Spec, *g.Placement
 	}
+	vm.Machine.Type = inventory.MachineTypeOf(g.Hypervisor)
 	spec.Name = g.Name
 	normal, err := spec.Normalize()
 	if err != nil {
