@@ -20,6 +20,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/migrate"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/record"
+	"github.com/numavisor/numavisor/internal/host/xen"
 	"github.com/numavisor/numavisor/internal/inventory"
 )
 
@@ -50,9 +51,11 @@ func (m *membership) flags(c *cobra.Command) {
 // memberFlags are the flags about a host's part in its fleet.
 func memberFlags(f *pflag.FlagSet, migrationURI *string, images *[]string) {
 	f.StringVar(migrationURI, "migration-uri", "",
-		"in a fleet: URI by which other hosts' libvirt daemons reach this one's (default qemu+tls://HOST/system)")
+		"in a fleet: URI by which other hosts reach this one's hypervisor (default qemu+tls://HOST/system, on Xen "+
+			"xl+ssh://HOST)")
 	f.StringArrayVar(images, "images", nil,
-		"folder in which the files of the fleet's VMs may be; may be repeated (default "+local.DefaultImages+")")
+		"folder in which the files of the fleet's VMs may be; may be repeated (default "+local.DefaultImages+", on Xen "+
+			local.XenImages+")")
 }
 
 // fleetFolder is the folder of the membership below that of the records.
@@ -90,22 +93,19 @@ func (m *membership) agent(ctx context.Context, h *local.Host, o *daemon.Options
 		Loads:  func(ctx context.Context) (inventory.Host, error) { return d.Inventory(ctx) },
 		Alarms: func(ctx context.Context) ([]alarm.Alarm, error) { return lastingAlarms(ctx, d) },
 		Roster: o.Roster, Program: thisBuild().Version, Log: o.Log}
-	var part *migrate.Host // nil on a Xen host, whose VMs a fleet only shows
 	if h.Xen != nil {
 		p.Look = o.Look
-	} else if part, err = m.migrations(h, &host, of.Host); err != nil {
-		return in, err
-	} else {
-		p.Migrations = part
 	}
+	part, err := m.migrations(h, &host, of.Host)
+	if err != nil {
+		return in, err
+	}
+	p.Migrations = part
 	a := agent.New(p)
 	o.Fleet = a.Status
 	in.has = a.Has
 	in.run = func(ctx context.Context, made *daemon.Daemon) error {
 		d = made
-		if part == nil {
-			return a.Run(ctx)
-		}
 		if err := part.Recover(ctx); err != nil {
 			o.Log.Warn("interrupted migrations are not settled yet", "error", err)
 		}
@@ -122,9 +122,14 @@ func (m *membership) migrations(h *local.Host, acts *operate.Host, name string) 
 		if err != nil {
 			return nil, fmt.Errorf("the name by which other hosts reach this one: %w; give --migration-uri", err)
 		}
-		uri = "qemu+tls://" + at + "/system"
+		uri = h.MigrationURI(at)
 	}
-	part := h.Migrations(name, uri)
+	if h.Xen != nil {
+		if err := xen.CheckMigrationURI(uri); err != nil {
+			return nil, wrongUse("--migration-uri: %v", err)
+		}
+	}
+	part := h.Migrations(name, uri, h.Machines(m.images))
 	part.Host = acts
 	return part, nil
 }

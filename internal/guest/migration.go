@@ -11,6 +11,8 @@ type Departure struct {
 	Name string
 	// Intent is for the target: its host and the placement there. The guest arrives with it.
 	Intent Intent
+	// Definition is the definition bound to the intent, in the form of the hypervisor; empty: the hypervisor has it.
+	Definition []byte
 	// URI is by which this host's hypervisor reaches the target's; Data is for the
 	// copy of the memory, empty: the hypervisor chooses.
 	URI, Data string

@@ -53,6 +53,24 @@ func sharedStorage(root *element, of func(path string) reach) *bool {
 	return new(true)
 }
 
+// SharedPaths reports whether other hosts can reach all files of these paths; nil: not known.
+func SharedPaths(paths []string) *bool {
+	table, known := mountTable(), true
+	for _, path := range paths {
+		switch table.reach(path) {
+		case reachLocal:
+			return new(bool)
+		case reachUnknown:
+			known = false
+		case reachShared:
+		}
+	}
+	if !known {
+		return nil
+	}
+	return new(true)
+}
+
 // mounts has the type of the file system of each mount point. Asking the file systems themselves
 // could wait forever for a server that is gone.
 type mounts map[string]string

@@ -123,18 +123,31 @@ func (h *Host) useXen(k xenKernel) {
 	h.Kernel, h.Control, h.Domains = k, k.xen, k.xen
 	h.Meter = nil // it measures threads of the kernel
 	h.Xen, h.CPUPools = k.xen, k.xen
+	k.xen.Shared = libvirt.SharedPaths
 	h.Sources.Complete = func(inv *inventory.Host) {
 		inv.MachineTypes, inv.NoNewVMs = []string{inventory.MachineXen}, true
 	}
 }
 
 // Migrations is this host's part in live migrations between hosts of a fleet, in which it has
-// a name; uri is by which other hosts' libvirt daemons reach this one's.
-func (h *Host) Migrations(name, uri string) *migrate.Host {
+// a name; uri is by which other hosts' hypervisors reach this one's.
+func (h *Host) Migrations(name, uri string, machines *Machines) *migrate.Host {
+	if h.Xen != nil {
+		return &migrate.Host{Host: &h.Host.Host, Port: h.Xen, Name: name, URI: uri, Define: machines.Define}
+	}
 	// A VM that changes its memory faster than the network copies it would migrate for a day, and a
 	// drain would not end.
 	return &migrate.Host{Host: &h.Host.Host, Port: h.qemu, Name: name, URI: uri,
 		AutoConverge: true}
+}
+
+// MigrationURI is by which hypervisors of other hosts reach this one's, unless the operator names another URI. host is
+// the name by which they find it.
+func (h *Host) MigrationURI(host string) string {
+	if h.Xen != nil {
+		return xen.MigrationURI(host)
+	}
+	return "qemu+tls://" + host + "/system"
 }
 
 // Close closes the connections to libvirt.

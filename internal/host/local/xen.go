@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/numavisor/numavisor/internal/fleet"
@@ -51,6 +52,19 @@ func XenDefinitions(v *fleet.VM, p Parts) (operate.Renderer, error) {
 		d, err := of.Definition(i)
 		return operate.Rendered{Definition: d, Transient: true}, err // xl stores no configuration
 	}, of.Check(v.Spec)
+}
+
+// Define returns the definition of a VM that runs here, for the target of its migration.
+func (m *Machines) Define(ctx context.Context, v *fleet.VM, i guest.Intent) ([]byte, error) {
+	render, undo, err := m.Prepare(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	made, err := render(i)
+	if err != nil {
+		return nil, errors.Join(err, undo())
+	}
+	return made.Definition.Text, nil
 }
 
 // noVolume is Machines.Volume on a Xen host.

@@ -43,6 +43,8 @@ type Host struct {
 	Name string // of the host in the fleet
 	// URI and Data are by which other hosts' hypervisors reach this one's (fleet.Arrival).
 	URI, Data string
+	// Define returns the definition of a VM for its target, if the hypervisor stores none; nil: it stores them.
+	Define func(ctx context.Context, vm *fleet.VM, i guest.Intent) ([]byte, error)
 	// AutoConverge slows down the vCPUs of VMs that leave, if need be; see guest.Departure.
 	AutoConverge bool
 }

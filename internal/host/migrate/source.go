@@ -59,6 +59,11 @@ func (s *step) stay(why string) {
 // leave has the VM copied, and then asks what is true here.
 func (s *step) leave(ctx context.Context) error {
 	h, record := s.host, s.record(true, s.m.Ready.Host)
+	definition, err := s.define(ctx, record.Intent)
+	if err != nil {
+		s.stay(err.Error())
+		return err
+	}
 	inv, before, err := h.Hold(ctx, s.vm.Name, func(g *inventory.Guest) (err error) {
 		if g.Placement != nil && g.Placement.Handoff != nil {
 			return guest.ErrMirrored
@@ -77,7 +82,8 @@ func (s *step) leave(ctx context.Context) error {
 	}
 	s.tell(guest.Transfer{})
 	transfer, failed := h.Port.Migrate(ctx, guest.Departure{Name: s.vm.Name, Intent: record.Intent,
-		URI: s.m.Ready.URI, Data: s.m.Ready.Data, AutoConverge: h.AutoConverge, PostCopy: s.m.Options.PostCopy,
+		Definition: definition, URI: s.m.Ready.URI, Data: s.m.Ready.Data, AutoConverge: h.AutoConverge,
+		PostCopy:    s.m.Options.PostCopy,
 		CopyStorage: s.m.Options.CopyStorage, MaxDowntime: s.m.Options.Downtime(), Progress: s.tell})
 	s.part.Transfer = transfer
 	return errors.Join(failed, operate.CleanUp(ctx, func(ctx context.Context) error {
@@ -104,6 +110,14 @@ func (s *step) leave(ctx context.Context) error {
 		}
 		return nil
 	}))
+}
+
+// define returns the definition of the VM for its target; none if the hypervisor has it.
+func (s *step) define(ctx context.Context, i guest.Intent) ([]byte, error) {
+	if s.host.Define == nil || s.vm.Adopted {
+		return nil, nil
+	}
+	return s.host.Define(ctx, s.vm, i)
 }
 
 // tell reports the progress of the copy.

@@ -35,10 +35,16 @@ type Driver struct {
 	hardOnly map[int]bool
 	control  inventory.ControlDomain // dom0 when the domains were last listed
 	clock    func() time.Time
-	spent    atomic.Int64 // CPU time of the programs that were run, in nanoseconds
+	// Shared reports whether other hosts reach all files of these paths; nil: it is not known.
+	Shared func(paths []string) *bool
+	// listPrograms is for tests.
+	listPrograms func() ([][]string, error)
+	spent        atomic.Int64 // CPU time of the programs that were run, in nanoseconds
 
 	seen sync.Mutex                         // held for no call: the daemon's samples wait for it
 	free map[topology.NodeID]topology.Bytes // memory, when the topology was last read
+	// leaving are the guests that this process has xl migrate.
+	leaving map[string]bool
 	// capped are domains whose scheduler limits their CPU time, when they were last listed.
 	capped map[int]bool
 }
@@ -110,6 +116,9 @@ func (d *Driver) Guests(ctx context.Context) ([]inventory.Guest, error) {
 			continue
 		}
 		g := s.guest(dom)
+		if c, ok := s.configs[dom.ID]; ok {
+			g.Config.SharedStorage = d.shared(&c)
+		}
 		g.Seen.MemoryByNode = located.nodes[dom.ID]
 		if g.Seen.MemoryByNode != nil {
 			g.Seen.MemorySource = "xl debug-keys u"

@@ -14,7 +14,9 @@ import (
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/agent"
+	"github.com/numavisor/numavisor/internal/host/migrate"
 	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/host/operate/operatetest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/server"
 	"github.com/numavisor/numavisor/internal/server/auth"
@@ -22,7 +24,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// xenFleet is a real server, and simulated Xen hosts with real agents.
+// xenFleet is a real server, and hosts with real agents: simulated Xen hosts, and a fake one with KVM.
 type xenFleet struct {
 	t       *testing.T
 	address string
@@ -123,6 +125,17 @@ func (f *xenFleet) addXen(name string) (*operate.Host, *simulated) {
 	}
 	f.hosts[name] = s
 	return h, s
+}
+
+// addKVM adds a host with KVM, and much more room.
+func (f *xenFleet) addKVM(name string) operatetest.World {
+	f.t.Helper()
+	w := operatetest.New(f.t, "nodes:4 cores:16 memory:64G", f.t.TempDir())
+	w.Joined.Clock, w.Joined.Sources.Now = time.Now, time.Now
+	f.run(name, agent.Options{Host: &w.Joined.Host, Machines: renderers(func(*fleet.VM) operate.Renderer {
+		return operatetest.Render
+	})})
+	return w
 }
 
 // renderers makes definitions, and nothing else that a VM needs.
@@ -275,4 +288,54 @@ func TestFleet_VMOnXen(t *testing.T) {
 		vms, err := f.client.VMs(t.Context(), fleetapi.Filter{})
 		return err == nil && len(vms) == 0
 	})
+}
+
+// A fleet of two Xen hosts and a KVM host with much more room: a VM of type xen is placed on a Xen host, migrates to
+// the other one, and back when that is drained. No VM of type xen gets to the KVM host, and no other one to a Xen host.
+func TestFleet_MigratesBetweenXenHosts(t *testing.T) {
+	f := newXenFleet(t)
+	for _, name := range []string{"x1", "x2"} {
+		h, _ := f.addXen(name)
+		f.run(name, agent.Options{Host: h, Machines: xlMachines(), Migrations: &migrate.Host{Host: h,
+			Port: h.Control.(*Driver), Name: name, URI: MigrationURI(name), Define: xlMachines().Define}})
+	}
+	f.hosts["x1"].peer, f.hosts["x2"].peer = f.hosts["x2"], f.hosts["x1"]
+	kvm := f.addKVM("k")
+	source := f.create("web", 2)
+	other := map[string]string{"x1": "x2", "x2": "x1"}[source.Host]
+	if other == "" {
+		t.Fatalf("it is on host %s", source.Host)
+	}
+	uuid := f.hosts[source.Host].domain("web").uuid
+	if _, err := f.client.MigrateVM(t.Context(), "web", fleetapi.VMMigrate{To: "k"}, fleetapi.Change{}); err == nil {
+		t.Error("it may migrate to the KVM host")
+	}
+	if _, err := f.client.MigrateVM(t.Context(), "web", fleetapi.VMMigrate{}, fleetapi.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	on := func(host, former string) func() bool {
+		return func() bool {
+			vm, err := f.client.VM(t.Context(), "web")
+			d := f.hosts[host].domain("web")
+			return err == nil && vm.Host == host && vm.Migration == nil && vm.State == fleetapi.VMRunning && d != nil &&
+				d.uuid == uuid && vm.Placement.Nodes.Contains(d.node) && f.hosts[former].domain("web") == nil
+		}
+	}
+	f.await("it runs on the other Xen host", on(other, source.Host))
+	if _, err := f.client.Drain(t.Context(), other, fleet.MigrationOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.await("the drain moves it back", on(source.Host, other))
+	plain, err := f.client.CreateVM(t.Context(), fleetapi.VMCreate{Project: "p",
+		Spec: guest.Spec{Name: "plain", VCPUs: 2, Memory: topology.GiB}}, fleetapi.Change{})
+	if err != nil || plain.Host != "k" {
+		t.Errorf("the VM of type kvm is on host %q: %v", plain.Host, err)
+	}
+	f.until("plain", fleetapi.VMRunning)
+	if _, there := kvm.Guest("web"); there {
+		t.Error("the VM of type xen is on the KVM host")
+	}
+	if n := f.hosts["x1"].creations() + f.hosts["x2"].creations(); n != 1 {
+		t.Errorf("it was created %d times", n)
+	}
 }

@@ -166,6 +166,8 @@ type config struct {
 			Device uint `json:"dev"`
 			Func   uint `json:"func"`
 		} `json:"pcidevs"`
+		Disks []disk            `json:"disks"`
+		NICs  []json.RawMessage `json:"nics"`
 	} `json:"config"`
 }
 

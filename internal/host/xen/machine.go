@@ -195,8 +195,8 @@ func (m *Machine) checkParts() error {
 			return fmt.Errorf("disk %s: format %q; allowed: %s", d.Path, d.Format, strings.Join(diskFormats, ", "))
 		}
 		if name > 'z' {
-			return fmt.Errorf("too many disks: a VM that boots by firmware has up to %d, and read-only ones follow the "+
-				"first %d", mostDisks, emulatedDisks)
+			return fmt.Errorf("too many disks: a VM that boots by firmware has up to %d, and read-only ones follow "+
+				"the first %d", mostDisks, emulatedDisks)
 		}
 	}
 	return nil

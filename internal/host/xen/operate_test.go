@@ -36,6 +36,7 @@ func joined(t *testing.T) (*operate.Host, *simulated) {
 	}
 	s := newSimulated(topo)
 	d := New(s.run)
+	d.listPrograms = s.runs
 	folder := t.TempDir()
 	self := claim.Process{PID: 77, StartTicks: 7}
 	ledger := claim.Ledger{Folder: folder, Alive: func(p claim.Process) bool { return p == self }}

@@ -127,6 +127,15 @@ func (r *Route) Arrived(ctx context.Context, name string) (inventory.Guest, erro
 func (r *Route) Migrate(
 	ctx context.Context, name string, placed guest.Placement, definition []byte, itself bool,
 ) error {
+	return r.migrate(ctx, name, itself, func(id int, uuid string) (string, error) {
+		return r.from.copyConfig(ctx, id, uuid, name, &placed, definition)
+	})
+}
+
+// migrate is Migrate with a function that writes the configuration for the target into a file.
+func (r *Route) migrate(
+	ctx context.Context, name string, itself bool, configure func(id int, uuid string) (file string, err error),
+) error {
 	fail := func(err error) error { return fmt.Errorf("migrating VM %s to %s: %w", name, r.address, err) }
 	id, uuid, err := r.from.find(ctx, name)
 	if err != nil {
@@ -136,7 +145,7 @@ func (r *Route) Migrate(
 		return fail(errors.Join(err, fmt.Errorf("%w: a copy of it, %s%s, is there; if no 'xl migrate' runs, an "+
 			"earlier attempt left it: end it there with 'xl destroy %[2]s%[3]s'", guest.ErrRefused, name, incoming)))
 	}
-	file, err := r.from.copyConfig(ctx, id, uuid, name, &placed, definition)
+	file, err := configure(id, uuid)
 	if err != nil {
 		return fail(err)
 	}

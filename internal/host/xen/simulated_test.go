@@ -41,6 +41,9 @@ type simulated struct {
 	captured func() ([]byte, error) // what numavisor capture writes
 	ends     string                 // how a migration to the peer ends: see leave
 	deaf     bool                   // guests ignore xl shutdown
+	old      bool                   // xl before 4.20, which does not resume
+	programs [][]string             // named xl, that run
+	gate     chan struct{}          // each xl migrate waits for it
 }
 
 type simDomain struct {
@@ -53,6 +56,7 @@ type simDomain struct {
 	paused     bool
 	busy       bool            // all vCPUs want to run
 	config     string          // additions to its configuration, in JSON
+	suspended  bool            // after its last pages were copied
 	ran        []time.Duration // by vCPU
 	cpu        []topology.CPUID
 	running    []bool
@@ -177,6 +181,9 @@ func (s *simulated) run(ctx context.Context, program string, args ...string) ([]
 	if line == "xl vcpu-list" {
 		time.Sleep(s.slow)
 	}
+	if s.gate != nil && strings.HasPrefix(line, "xl migrate") {
+		<-s.gate
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -234,11 +241,14 @@ func (s *simulated) xl(line string, args []string) ([]byte, error) {
 		if args[1] == "-l" {
 			return s.configs(args[2:]...)
 		}
+		if args[1] == "-v" {
+			return s.verbose(), nil
+		}
 		out.WriteString("Name                                        ID   Mem VCPUs\tState\tTime(s)         Cpupool         NODE Affinity\n")
 		for _, id := range s.ids() {
 			d := s.domains[id]
 			fmt.Fprintf(&out, "%-40s %5d %5d %5d     %s  %8.1f%16s %s\n", d.name, id, d.memory, len(d.hard),
-				map[bool]string{true: "-bp---", false: "-b----"}[d.paused], 1.5, d.pool, "all")
+				d.states(), 1.5, d.pool, "all")
 		}
 	case "info":
 		out.WriteString("xen_scheduler          : credit2\nxen_commandline        : placeholder " + s.booted + "\n")
@@ -278,6 +288,8 @@ func (s *simulated) xl(line string, args []string) ([]byte, error) {
 		if !s.deaf {
 			delete(s.domains, id)
 		}
+	case "rename", "resume":
+		return s.resume(line, args)
 	case "vcpu-pin":
 		return s.pin(line, args)
 	case "migrate":
@@ -286,6 +298,60 @@ func (s *simulated) xl(line string, args []string) ([]byte, error) {
 		return s.fail(line, 2, "command not implemented: "+args[0])
 	}
 	return []byte(out.String()), nil
+}
+
+// states are the letters of a domain's state.
+func (d *simDomain) states() string {
+	switch {
+	case d.suspended:
+		return "---s--"
+	case d.paused:
+		return "-bp---"
+	}
+	return "-b----"
+}
+
+// verbose is the answer to xl list -v.
+func (s *simulated) verbose() []byte {
+	out := []byte("Name                                        ID   Mem VCPUs\tState\tTime(s)   UUID" +
+		"                            Reason-Code\tSecurity Label\n")
+	for _, id := range s.ids() {
+		d, reason := s.domains[id], "-"
+		if d.suspended {
+			reason = "2"
+		}
+		uuid := d.uuid
+		if uuid == "" {
+			uuid = "00000000-0000-0000-0000-000000000000"
+		}
+		out = fmt.Appendf(out, "%-40s %5d %5d %5d     %s  %8.1f %s %8s %16s\n", d.name, id, d.memory, len(d.hard),
+			d.states(), 1.5, uuid, reason, "-")
+	}
+	return out
+}
+
+// resume is xl rename and xl resume.
+func (s *simulated) resume(line string, args []string) ([]byte, error) {
+	id, _ := strconv.Atoi(args[1])
+	d := s.domains[id]
+	switch {
+	case args[0] == "resume" && s.old:
+		return s.fail(line, 2, "command not implemented: resume")
+	case d == nil:
+		return s.fail(line, 1, args[1]+" is an invalid domain identifier (rc=-6)")
+	case args[0] == "rename":
+		d.name = args[2]
+	default:
+		d.suspended = false
+	}
+	return nil, nil
+}
+
+// runs returns the running programs named xl.
+func (s *simulated) runs() ([][]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.programs), nil
 }
 
 func all(set topology.CPUSet) string {
@@ -404,13 +470,16 @@ func (s *simulated) leave(id int, file string) ([]byte, error) {
 	switch s.ends {
 	case "copy":
 		there.name += incoming
+		there.paused = true
 		return failed("Migration failed, resuming at sender.")
 	case "away":
 		delete(s.peer.domains, next)
 		d.name += migratedAway
+		d.suspended = true
 		return failed("** Migration failed during final handshake **")
 	case "unheard", "silent":
 		d.name += migratedAway
+		d.suspended = true
 		s.peer.failing["xl"] = map[bool]error{true: ErrHangs}[s.ends == "silent"]
 		if s.ends == "unheard" {
 			delete(s.peer.failing, "xl")
@@ -461,6 +530,7 @@ func (s *simulated) create(file string) ([]byte, error) {
 		}
 		d.hard, d.soft = append(d.hard, pin), append(d.soft, pin)
 	}
+	d.config = devicesOf(c)
 	if first, ok := d.hard[0].First(); ok {
 		cpu, _ := s.topology.CPU(first)
 		d.node = cpu.Node
@@ -468,6 +538,25 @@ func (s *simulated) create(file string) ([]byte, error) {
 	s.domains[s.next] = d
 	s.next++
 	return nil, nil
+}
+
+// devicesOf returns the disks and network cards of a configuration as xl list -l has them.
+func devicesOf(c *Config) string {
+	disks, _ := c.get("disk")
+	cards, _ := c.get("vif")
+	var parts, each []string
+	for _, d := range disks.list {
+		_, path, _ := strings.Cut(d.text, "target=")
+		write := map[bool]string{true: `, "readwrite": 1`}[strings.Contains(d.text, "access=rw")]
+		each = append(each, fmt.Sprintf(`{"pdev_path": %q%s}`, path, write))
+	}
+	if len(each) > 0 {
+		parts = append(parts, `"disks": [`+strings.Join(each, ", ")+"]")
+	}
+	if n := len(cards.list); n > 0 {
+		parts = append(parts, `"nics": [`+strings.Join(slices.Repeat([]string{"{}"}, n), ", ")+"]")
+	}
+	return strings.Join(parts, ", ")
 }
 
 func (s *simulated) pin(line string, args []string) ([]byte, error) {
