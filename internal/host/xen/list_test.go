@@ -297,3 +297,18 @@ func FuzzParseIntents(f *testing.F) {
 	f.Add([]byte(intentFolder + `/00000001-0000-4000-8000-000000000001/0 = "1:bm90IGFuIGludGVudA=="`))
 	f.Fuzz(func(_ *testing.T, data []byte) { parseIntents(data) })
 }
+
+// xl writes a letter for the reason of a shutdown: a VM that is suspended for a migration, or that restarts, hides no
+// other one.
+func TestParseDomains_ShutDown(t *testing.T) {
+	const head = "Name                                        ID   Mem VCPUs\tState\tTime(s)         Cpupool NODE Affinity\n"
+	for state, want := range map[string]string{"---ss-": "shutoff", "---sr-": "shutoff", "---s--": "shutoff",
+		"---sc-": "shutoff", "---sw-": "shutoff", "---sS-": "shutoff", "---s?-": "shutoff", "-----d": "shutoff",
+		"-b----": "running", "--p---": "paused"} {
+		all, err := parseDomains([]byte(head +
+			"web                                          3   192     2     " + state + "       3.0          Pool-0 all\n"))
+		if err != nil || len(all) != 1 || all[0].runState() != want {
+			t.Errorf("%s: %+v, %v; want %s", state, all, err, want)
+		}
+	}
+}
