@@ -9,6 +9,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/strictyaml"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -93,6 +94,8 @@ type RequestEntry struct {
 	Affinity fleet.Affinity `json:"affinity,omitzero"`
 	Spec     guest.Spec     `json:"spec,omitzero"`
 	Remove   string         `json:"remove,omitempty"` // the name of the VM to remove; excludes all other fields
+	// MachineType is kvm (default), qemu or xen: VMs of a type go to hosts that make it.
+	MachineType string `json:"machine_type,omitempty"`
 }
 
 // Names returns the names of the VMs that an entry requests; none for a removal.
@@ -134,6 +137,8 @@ func (q *RequestEntry) check(at string, placed map[string]bool) error {
 		return nil
 	case q.Name == "":
 		return wrong("name", "empty", "a name that no other VM of the file has")
+	case !slices.Contains([]string{"", inventory.MachineKVM, inventory.MachineQEMU, inventory.MachineXen}, q.MachineType):
+		return wrong("machine_type", q.MachineType, "kvm, qemu, xen")
 	case q.Count < 0 || q.Count > mostCopies:
 		return wrong("count", fmt.Sprint(q.Count), fmt.Sprintf("0 to %d", mostCopies))
 	}

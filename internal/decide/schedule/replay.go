@@ -57,7 +57,8 @@ func (f *Fleet) Replay(entries []RequestEntry) (Result, error) {
 			spec := entries[i].Spec
 			spec.Name = name
 			o := Outcome{VM: name}
-			d, err := f.Decide(Request{Spec: spec, Affinity: entries[i].Affinity})
+			d, err := f.Decide(Request{Spec: spec, Machine: entries[i].MachineType,
+				Affinity: entries[i].Affinity})
 			switch {
 			case errors.As(err, &o.Refused):
 				o.Message = err.Error()

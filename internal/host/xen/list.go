@@ -31,15 +31,15 @@ const controlDomain = 0
 
 const (
 	// xl prints the pool without a space before it if the name has 16 characters or more.
-	pausedFlag, shutdownFlag, dyingFlag = 2, 3, 5
-	maxDomains                          = 1 << 16 // Xen's limit of identities is 32751
+	pausedFlag, shutdownFlag, reasonFlag, dyingFlag = 2, 3, 4, 5
+	maxDomains                                      = 1 << 16 // Xen's limit of identities is 32751
 )
 
 // stateLetters are running, blocked, paused, shut down, the reason of that, and dying.
 const stateLetters = `[r-][b-][p-][s-][rscwS?-][d-]`
 
 var domainLine = regexp.MustCompile(
-	`^(.*\S)\s+(\d{1,9})\s+(\d{1,12})\s+(\d{1,6})\s+(`+stateLetters+`)\s+\d+\.\d\s*(\S.*?)\s+(\S+)$`)
+	`^(.*\S)\s+(\d{1,9})\s+(\d{1,12})\s+(\d{1,6})\s+(` + stateLetters + `)\s+\d+\.\d\s*(\S.*?)\s+(\S+)$`)
 
 // parseDomains reads the output of `xl list -c -n`. It ends with an error at the first line that
 // it cannot read: a missing line would be a missing guest.

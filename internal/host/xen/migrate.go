@@ -213,9 +213,9 @@ func (r *remains) presence(programs [][]string) guest.Presence {
 	})
 	switch d := r.own; {
 	case d == nil:
-	case d.isSuspended(), d.is('p') && receives: // it has its name, and is about to begin
+	case d.isSuspended(), d.isPaused() && receives: // it has its name, and is about to begin
 		return guest.Suspended
-	case d.is('s') || d.is('d'):
+	case d.hasEnded():
 		return guest.Changing
 	default:
 		return guest.Runs
@@ -256,17 +256,19 @@ func (d *Driver) remains(ctx context.Context, name string) (*remains, error) {
 
 // listed is a domain in the output of `xl list -v`.
 type listed struct {
-	id                        int
-	name, states, uuid, ended string // ended is the reason why it was shut down, in hexadecimal
+	id                 int
+	name, states, uuid string
 }
 
-// shutForSuspend is Xen's reason for the shutdown of a domain that was suspended (SHUTDOWN_suspend).
-const shutForSuspend = "2"
+func (l *listed) isPaused() bool { return l.states[pausedFlag] == 'p' }
 
-func (l *listed) is(state byte) bool { return strings.IndexByte(l.states, state) >= 0 }
+// hasEnded reports whether it was shut down, for whatever reason, or is being removed.
+func (l *listed) hasEnded() bool { return l.states[shutdownFlag] == 's' || l.states[dyingFlag] == 'd' }
 
 // isSuspended reports whether all of its memory was copied or saved, and it waits for what follows.
-func (l *listed) isSuspended() bool { return l.is('s') && !l.is('d') && l.ended == shutForSuspend }
+func (l *listed) isSuspended() bool {
+	return l.states[shutdownFlag] == 's' && l.states[reasonFlag] == 's' && l.states[dyingFlag] != 'd'
+}
 
 // leavesBy reports whether a program migrates the domain: xl migrate [OPTIONS] DOMAIN HOST.
 func (l *listed) leavesBy(args []string, name string) bool {
@@ -274,7 +276,8 @@ func (l *listed) leavesBy(args []string, name string) bool {
 		(args[len(args)-2] == strconv.Itoa(l.id) || args[len(args)-2] == name)
 }
 
-var listedLine = regexp.MustCompile(`^(.*\S)\s+(\d+)\s+\d+\s+\d+\s+([rbpscd-]{6})\s+[\d.]+\s+([0-9a-f-]{36})\s+(\S+)`)
+var listedLine = regexp.MustCompile(
+	`^(.*\S)\s+(\d{1,9})\s+\d+\s+\d+\s+(` + stateLetters + `)\s+\d+\.\d\s+([0-9a-f-]{36})\s`)
 
 // parseListed reads the output of `xl list -v`.
 func parseListed(out []byte) (all []listed, err error) {
@@ -283,11 +286,7 @@ func parseListed(out []byte) (all []listed, err error) {
 		if f == nil {
 			return nil, fmt.Errorf("xl list -v: cannot parse %.120q", line)
 		}
-		id, err := strconv.Atoi(f[2])
-		if err != nil {
-			return nil, fmt.Errorf("xl list -v: in %.120q: %w", line, err)
-		}
-		all = append(all, listed{id: id, name: f[1], states: f[3], uuid: f[4], ended: strings.TrimLeft(f[5], "0")})
+		all = append(all, listed{id: number(f[2]), name: f[1], states: f[3], uuid: f[4]})
 	}
 	return all, nil
 }
@@ -340,7 +339,7 @@ func (d *Driver) RunsAt(ctx context.Context, uri, name string) (bool, error) {
 		return false, fmt.Errorf("on %s: %w", r.address, err)
 	}
 	return there.own != nil && there.own.uuid == mine.uuid && there.copied == nil &&
-		!there.own.is('s') && !there.own.is('p') && !there.own.is('d'), nil
+		!there.own.hasEnded() && !there.own.isPaused(), nil
 }
 
 // Resume lets a guest run again that is suspended here after its migration. xl can do so from Xen 4.20 on.

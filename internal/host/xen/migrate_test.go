@@ -310,7 +310,7 @@ func TestPort_Presence(t *testing.T) {
 	const own, away, in = "web", "web" + migratedAway, "web" + incoming
 	dom := func(name, state string) simDomain {
 		return simDomain{name: name, uuid: "00000001-0000-4000-8000-000000000001", suspended: state == "suspended",
-			paused: state == "paused"}
+			paused: state == "paused", ending: map[string]string{"restarts": "---sr-", "powers off": "---s--"}[state]}
 	}
 	for name, c := range map[string]struct {
 		domains  []simDomain
@@ -321,6 +321,8 @@ func TestPort_Presence(t *testing.T) {
 		"another VM":               {[]simDomain{dom("web2", "")}, nil, guest.Absent},
 		"runs":                     {[]simDomain{dom(own, "")}, nil, guest.Runs},
 		"paused by somebody":       {[]simDomain{dom(own, "paused")}, nil, guest.Runs},
+		"restarts":                 {[]simDomain{dom(own, "restarts")}, nil, guest.Changing},
+		"powers off":               {[]simDomain{dom(own, "powers off")}, nil, guest.Changing},
 		"leaves by its number":     {[]simDomain{dom(own, "")}, []string{"xl migrate -s ssh -C /f 1 x2"}, guest.Departing},
 		"leaves by its name":       {[]simDomain{dom(own, "")}, []string{"/usr/sbin/xl migrate web x2"}, guest.Departing},
 		"last pages":               {[]simDomain{dom(own, "suspended")}, []string{"xl migrate 1 x2"}, guest.Departing},
@@ -428,7 +430,7 @@ func TestParseListed(t *testing.T) {
 		"00000000-0000-0000-0000-000000000000        -                -\n" +
 		"web 1                                        3   192     2     -b----       3.0 " +
 		"0b2d5b3e-5a5e-4f3c-9f0e-5d1d2f6f9a10        -                -\n" +
-		"web--migratedaway                            4   192     2     ---s--       3.0 " +
+		"web--migratedaway                            4   192     2     ---ss-       3.0 " +
 		"0b2d5b3e-5a5e-4f3c-9f0e-5d1d2f6f9a11        2                -\n"
 	all, err := parseListed([]byte(out))
 	if err != nil || len(all) != 3 || all[1].name != "web 1" || all[1].id != 3 || all[1].isSuspended() ||
@@ -441,7 +443,7 @@ func TestParseListed(t *testing.T) {
 }
 
 func FuzzParseListed(f *testing.F) {
-	f.Add("web                    4   192     2     ---s--       3.0 0b2d5b3e-5a5e-4f3c-9f0e-5d1d2f6f9a11        2  -")
+	f.Add("web                    4   192     2     ---ss-       3.0 0b2d5b3e-5a5e-4f3c-9f0e-5d1d2f6f9a11        2  -")
 	f.Fuzz(func(t *testing.T, line string) {
 		all, err := parseListed([]byte("Name\n" + line))
 		for _, d := range all {

@@ -57,6 +57,7 @@ type simDomain struct {
 	busy       bool            // all vCPUs want to run
 	config     string          // additions to its configuration, in JSON
 	suspended  bool            // after its last pages were copied
+	ending     string          // its state in xl's letters while it ends
 	ran        []time.Duration // by vCPU
 	cpu        []topology.CPUID
 	running    []bool
@@ -303,8 +304,10 @@ func (s *simulated) xl(line string, args []string) ([]byte, error) {
 // states are the letters of a domain's state.
 func (d *simDomain) states() string {
 	switch {
+	case d.ending != "":
+		return d.ending
 	case d.suspended:
-		return "---s--"
+		return "---ss-"
 	case d.paused:
 		return "-bp---"
 	}
