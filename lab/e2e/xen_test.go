@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/host/hosttest"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -35,12 +37,19 @@ vcpus = 2 # as many as a node has CPUs
 // bootXen boots a Xen lab; its commands run in dom0.
 func bootXen(t *testing.T) *labHost {
 	t.Helper()
+	return bootXenWith(t, map[string]string{})
+}
+
+// bootXenWith is bootXen with more programs.
+func bootXenWith(t *testing.T, files map[string]string) *labHost {
+	t.Helper()
 	labtest.NeedsLab(t)
 	binary, err := filepath.Abs("../../bin/numavisor")
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := labtest.Boot(t, "square4", lab.Options{Hypervisor: lab.Xen, Files: map[string]string{"numavisor": binary}})
+	files["numavisor"] = binary
+	h := labtest.Boot(t, "square4", lab.Options{Hypervisor: lab.Xen, Files: files})
 	if err := h.AddGuest(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -161,6 +170,99 @@ func TestLabXenP4(t *testing.T) {
 		for _, d := range hosttest.PlaneDifferences(a.shape, b.shape) {
 			t.Errorf("%s: %s", a.command, d)
 		}
+	}
+}
+
+// xenFleet is a fleet of one Xen host: server and daemon run in dom0.
+type xenFleet struct {
+	*labHost
+
+	token string
+}
+
+const xenFleetURL = "https://localhost:8443"
+
+// request sends a request as a user does, requires that it succeeds, and decodes the answer.
+func (f *xenFleet) request(t *testing.T, method, path, body string, answer any) {
+	t.Helper()
+	argv := []string{"curl", "-sS", "--fail-with-body", "--max-time", "120", "--cacert", fleetCA,
+		"-H", "Authorization: Bearer " + f.token, "-X", method, xenFleetURL + path}
+	if body != "" {
+		argv = append(argv, "-H", "Content-Type: application/json", "-d", body)
+	}
+	r := f.expect(t, 0, argv...)
+	if answer == nil {
+		return
+	}
+	if err := json.Unmarshal([]byte(r.stdout), answer); err != nil {
+		t.Fatalf("%s %s: %v\n%s", method, path, err, r.stdout)
+	}
+}
+
+// await waits for a state of the fleet.
+func (f *xenFleet) await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Minute); !done(); time.Sleep(time.Second) {
+		if time.Now().After(end) {
+			t.Fatalf("not yet: %s\n%s%s", what, f.run(t, "xl", "list", "-v").stdout,
+				f.run(t, "tail", "-n", "40", "/run/up.log").stdout)
+		}
+	}
+}
+
+// until waits until a VM is in a state.
+func (f *xenFleet) until(t *testing.T, name string, want fleetapi.VMState) (vm fleetapi.VM) {
+	t.Helper()
+	f.await(t, fmt.Sprintf("%s is %s", name, want), func() bool {
+		f.request(t, "GET", "/v1/vms/"+name, "", &vm)
+		return vm.State == want
+	})
+	return vm
+}
+
+// A fleet of one Xen host creates a VM of type xen from its record: the VM has its memory on the nodes that the server
+// chose, is gone once it is stopped, comes back with its UUID, and is deleted.
+func TestLabXenFleet(t *testing.T) {
+	needsXen(t)
+	t.Parallel()
+	f := &xenFleet{labHost: bootXenWith(t, serverProgram(t))}
+	f.sh(t, "ip link set lo up; setsid numavisor up --address localhost:8443 --images /lab >/run/up.log 2>&1 </dev/null &")
+	f.token = strings.TrimSpace(f.sh(t, `until grep -A1 '^Token of user admin' /run/up.log | grep -o 'nv._[^ ]*'; do
+  sleep 0.5; pgrep -f 'numavisor up' >/dev/null || { cat /run/up.log; exit 1; }; done
+until curl -s --cacert `+fleetCA+` `+xenFleetURL+`/openapi.json >/dev/null; do sleep 0.5; done`))
+	f.await(t, "the host is reachable", func() bool {
+		var all fleetapi.Hosts
+		f.request(t, "GET", "/v1/hosts", "", &all)
+		return len(all.Hosts) == 1 && all.Hosts[0].State == fleetapi.HostReachable && all.Hosts[0].Nodes == 4
+	})
+	f.request(t, "POST", "/v1/vms", `{"spec": {"name": "web", "vcpus": 2, "memory": "192M"}, "machine": {"type": "xen",
+"kernel": "/lab/vmlinuz", "initrd": "/lab/files/guest.initrd", "cmdline": "console=hvc0 quiet panic=-1"}}`, nil)
+	vm := f.until(t, "web", fleetapi.VMRunning)
+	v := f.show(t, "web")
+	home, ok := v.onlyNode()
+	if !ok || !vm.Placement.Nodes.Contains(home) || v.total() < 190*topology.MiB {
+		t.Errorf("its memory is on %v, the server chose nodes %s", v.Truth.MemoryByNode, vm.Placement.Nodes)
+	}
+	f.affinityIs(t, "web", home)
+	uuid := f.sh(t, "xl vm-list | grep ' web$' | cut -d' ' -f1")
+	f.request(t, "POST", "/v1/vms/web/stop", "", nil)
+	f.until(t, "web", fleetapi.VMStopped)
+	if out := f.sh(t, "xl list"); strings.Contains(out, "web") {
+		t.Errorf("the stopped VM is there:\n%s", out)
+	}
+	f.request(t, "POST", "/v1/vms/web/start", "", nil)
+	f.until(t, "web", fleetapi.VMRunning)
+	if again := f.sh(t, "xl vm-list | grep ' web$' | cut -d' ' -f1"); again != uuid {
+		t.Errorf("its UUID was %s and is %s", uuid, again)
+	}
+	f.request(t, "DELETE", "/v1/vms/web", "", nil)
+	f.await(t, "it is deleted", func() bool {
+		var all fleetapi.VMs
+		f.request(t, "GET", "/v1/vms", "", &all)
+		return len(all.VMs) == 0
+	})
+	if out := f.sh(t, "xl list"); strings.Contains(out, "web") {
+		t.Errorf("the deleted VM is there:\n%s", out)
 	}
 }
 
