@@ -54,8 +54,8 @@ func memberFlags(f *pflag.FlagSet, migrationURI *string, images *[]string) {
 		"in a fleet: URI by which other hosts reach this one's hypervisor (default qemu+tls://HOST/system, on Xen "+
 			"xl+ssh://HOST)")
 	f.StringArrayVar(images, "images", nil,
-		"folder in which the files of the fleet's VMs may be; may be repeated (default "+local.DefaultImages+", on Xen "+
-			local.XenImages+")")
+		"folder in which the files of the fleet's VMs may be; may be repeated (default "+local.DefaultImages+
+			", on Xen "+local.XenImages+")")
 }
 
 // fleetFolder is the folder of the membership below that of the records.

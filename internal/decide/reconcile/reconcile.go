@@ -35,6 +35,8 @@ var order = []Kind{Delete, Stop, Bind, Adopt, Start, Replace, Create}
 type Action struct {
 	Kind Kind
 	VM   fleet.VM
+	// UUID is that of the guest that was found to be the fleet's; empty: there is none.
+	UUID string
 }
 
 // Request is the input of Decide.
@@ -249,8 +251,12 @@ func (d *decider) act(k Kind, v *fleet.VM) {
 	tries := d.out.State.Attempts[v.Name]
 	next := tries.next(v.Generation, d.Now)
 	if next.IsZero() {
-		d.out.Actions = append(d.out.Actions, Action{k, *v})
-		d.out.State.begin(Action{k, *v})
+		a := Action{Kind: k, VM: *v}
+		if g, exists := d.Host.Guest(v.Name); exists {
+			a.UUID = g.UUID
+		}
+		d.out.Actions = append(d.out.Actions, a)
+		d.out.State.begin(a)
 		d.report(v, fleet.PhaseWorking, "", nil)
 		return
 	}

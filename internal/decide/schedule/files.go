@@ -137,7 +137,8 @@ func (q *RequestEntry) check(at string, placed map[string]bool) error {
 		return nil
 	case q.Name == "":
 		return wrong("name", "empty", "a name that no other VM of the file has")
-	case !slices.Contains([]string{"", inventory.MachineKVM, inventory.MachineQEMU, inventory.MachineXen}, q.MachineType):
+	case !slices.Contains([]string{inventory.MachineKVM, inventory.MachineQEMU, inventory.MachineXen},
+		machineOf(q.MachineType)):
 		return wrong("machine_type", q.MachineType, "kvm, qemu, xen")
 	case q.Count < 0 || q.Count > mostCopies:
 		return wrong("count", fmt.Sprint(q.Count), fmt.Sprintf("0 to %d", mostCopies))

@@ -12,6 +12,7 @@ import (
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/inventory"
 )
 
 // Deadlines of actions. A bind copies memory.
@@ -40,7 +41,7 @@ func (a *Agent) carryOut(ctx context.Context, act reconcile.Action) error {
 	case reconcile.Stop:
 		return a.Host.StopGuest(ctx, operate.StopRequest{Name: v.Name, Grace: a.Grace, Again: !v.Adopted})
 	case reconcile.Delete:
-		return a.delete(ctx, v)
+		return a.delete(ctx, &act)
 	case reconcile.Bind, reconcile.Adopt:
 		return a.bind(ctx, v)
 	}
@@ -89,9 +90,19 @@ func (a *Agent) start(ctx context.Context, v *fleet.VM, p operate.Prepared) erro
 	return err
 }
 
-// delete removes a VM. Its disks stay.
-func (a *Agent) delete(ctx context.Context, v *fleet.VM) error {
-	err := a.Host.Delete(ctx, operate.DeleteRequest{Name: v.Name, Force: v.Adopted})
+// errOther means that a VM's name has another VM now.
+var errOther = errors.New("another VM has the name now")
+
+// delete removes a VM. Its disks stay. The VM was found to be the fleet's, also if what was recorded of it is gone, as
+// while it is stopped on a hypervisor that stores no configurations.
+func (a *Agent) delete(ctx context.Context, act *reconcile.Action) error {
+	err := a.Host.Delete(ctx, operate.DeleteRequest{Name: act.VM.Name, Force: true,
+		Check: func(g *inventory.Guest) error {
+			if g.UUID != act.UUID {
+				return fmt.Errorf("deleting VM %s: %w", g.Name, errOther)
+			}
+			return nil
+		}})
 	if errors.Is(err, operate.ErrNoGuest) {
 		return nil
 	}

@@ -290,6 +290,24 @@ func TestFleet_VMOnXen(t *testing.T) {
 	})
 }
 
+// A VM whose stop was interrupted after its intent was removed is the fleet's still, and can be deleted.
+func TestFleet_DeletesAVMThatWasHalfStopped(t *testing.T) {
+	f := newXenFleet(t)
+	h, s := f.addXen("x1")
+	f.run("x1", agent.Options{Host: h, Machines: xlMachines()})
+	f.create("web", 1)
+	if err := h.Control.Forget(t.Context(), "web"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.client.DeleteVM(t.Context(), "web", fleetapi.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	f.await("it is deleted", func() bool {
+		vms, err := f.client.VMs(t.Context(), fleetapi.Filter{})
+		return err == nil && len(vms) == 0 && s.domain("web") == nil
+	})
+}
+
 // A fleet of two Xen hosts and a KVM host with much more room: a VM of type xen is placed on a Xen host, migrates to
 // the other one, and back when that is drained. No VM of type xen gets to the KVM host, and no other one to a Xen host.
 func TestFleet_MigratesBetweenXenHosts(t *testing.T) {

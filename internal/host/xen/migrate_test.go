@@ -274,8 +274,8 @@ func TestPort_AdoptedVM(t *testing.T) {
 	}
 }
 
-// The end of the daemon, or a cancellation, does not end xl: the VM is copied until xl has ended, and then runs where xl has
-// brought it.
+// The end of the daemon, or a cancellation, does not end xl: the VM is copied until xl has ended, and then runs where xl
+// has brought it.
 func TestPort_DoesNotEndXL(t *testing.T) {
 	p := newParts(t)
 	if err := p.act(p.to); err != nil {
