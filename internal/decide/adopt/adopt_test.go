@@ -100,3 +100,32 @@ func TestFixed_CellsOfRunningGuest(t *testing.T) {
 		}
 	}
 }
+
+// A guest that sees one node, and whose memory stays, gets no more nodes elsewhere; a smaller limit of its own holds.
+func TestElsewhere(t *testing.T) {
+	nodes := func(ids ...topology.NodeID) *guest.Placement { return &guest.Placement{Nodes: topology.SetOf(ids...)} }
+	visible := nodes(0, 1)
+	visible.Visible = true
+	moves := inventory.CapabilitiesOf(guest.LibvirtQEMU)
+	for name, c := range map[string]struct {
+		own  int
+		at   *guest.Placement
+		can  inventory.Capabilities
+		want int
+	}{
+		"one node":              {0, nodes(3), inventory.CapabilitiesOf(guest.Xen), 1},
+		"two nodes":             {0, nodes(0, 3), inventory.CapabilitiesOf(guest.Xen), 2},
+		"a greater limit":       {4, nodes(3), inventory.CapabilitiesOf(guest.Xen), 1},
+		"a smaller limit":       {1, nodes(0, 3), inventory.CapabilitiesOf(guest.Xen), 1},
+		"its memory moves":      {0, nodes(3), moves, 0},
+		"it sees the nodes":     {0, visible, inventory.CapabilitiesOf(guest.Xen), 0},
+		"it was never placed":   {0, nil, inventory.CapabilitiesOf(guest.Xen), 0},
+		"nothing is known":      {0, nodes(3), inventory.Capabilities{}, 1},
+		"a limit of what moves": {2, nodes(3), moves, 2},
+	} {
+		s := guest.Spec{Topology: guest.TopologySpec{Mode: guest.TopologyOff}, Limits: guest.Limits{MaxNodes: c.own}}
+		if got := adopt.Elsewhere(s, c.at, c.can).Limits.MaxNodes; got != c.want {
+			t.Errorf("%s: at most %d nodes, want %d", name, got, c.want)
+		}
+	}
+}

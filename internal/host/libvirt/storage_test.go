@@ -42,3 +42,13 @@ func TestSharedStorage(t *testing.T) {
 		}
 	}
 }
+
+// Files on a file system of this host alone are reached by no other host; nothing is known of paths that are none.
+func TestSharedPaths(t *testing.T) {
+	if got := SharedPaths([]string{"not/absolute"}); got != nil {
+		t.Errorf("a relative path: %v", *got)
+	}
+	if got := SharedPaths(nil); got == nil || !*got {
+		t.Errorf("no path: %v, want true", got)
+	}
+}

@@ -274,8 +274,8 @@ func TestPort_AdoptedVM(t *testing.T) {
 	}
 }
 
-// The end of the daemon, or a cancellation, does not end xl: the VM is copied until xl has ended, and then runs where xl
-// has brought it.
+// The end of the daemon, or a cancellation, does not end xl: the VM is copied until xl has ended, and then runs where
+// xl has brought it.
 func TestPort_DoesNotEndXL(t *testing.T) {
 	p := newParts(t)
 	if err := p.act(p.to); err != nil {
@@ -452,4 +452,37 @@ func FuzzParseListed(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Whether other hosts reach the disks is asked of the paths to which the VM writes; without such a disk it is known.
+func TestGuests_SharedStorage(t *testing.T) {
+	yes, no := true, false
+	for name, c := range map[string]struct {
+		disks  string
+		shared *bool // the answer about the path
+		want   *bool
+	}{
+		"no disk":        {"", &no, &yes},
+		"read-only":      {`"disks": [{"pdev_path": "/seed.iso"}]`, &no, &yes},
+		"on one host":    {`"disks": [{"pdev_path": "/web.raw", "readwrite": 1}]`, &no, &no},
+		"shared":         {`"disks": [{"pdev_path": "/web.raw", "readwrite": 1}]`, &yes, &yes},
+		"nobody can say": {`"disks": [{"pdev_path": "/web.raw", "readwrite": 1}]`, nil, nil},
+	} {
+		h, s := joined(t)
+		h.Control.(*Driver).Shared = func(paths []string) *bool {
+			if len(paths) != 1 || paths[0] != "/web.raw" {
+				t.Errorf("%s: asked about %q", name, paths)
+			}
+			return c.shared
+		}
+		s.add("web", 0, "0-3", 1).config = c.disks
+		inv, err := h.Observe(t.Context())
+		g, ok := inv.Guest("web")
+		if err != nil || !ok {
+			t.Fatal(err)
+		}
+		if got := g.Config.SharedStorage; (got == nil) != (c.want == nil) || got != nil && *got != *c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
 }
