@@ -152,7 +152,7 @@ func TestLabXenCells(t *testing.T) {
 
 // FIELD row P4: the same twenty commands give answers of the same shape on a host with KVM and on one with Xen.
 func TestLabXenP4(t *testing.T) {
-	rotate.Test(t, 2)
+	rotate.Test(t, 0)
 	xen := bootXen(t)
 	definition := xen.writeXL(t, "web", "")
 	onXen := xen.answers(t, "create", "--xl", definition)
@@ -223,7 +223,7 @@ func (f *xenFleet) until(t *testing.T, name string, want fleetapi.VMState) (vm f
 // A fleet of one Xen host creates a VM of type xen from its record: the VM has its memory on the nodes that the server
 // chose, is gone once it is stopped, comes back with its UUID, and is deleted.
 func TestLabXenFleet(t *testing.T) {
-	rotate.Test(t, 1)
+	rotate.Test(t, 2)
 	f := &xenFleet{labHost: bootXenWith(t, serverProgram(t))}
 	f.sh(t, "ip link set lo up; setsid numavisor up --address localhost:8443 --images /lab >/run/up.log 2>&1 </dev/null &")
 	f.token = strings.TrimSpace(f.sh(t, `until grep -A1 '^Token of user admin' /run/up.log | grep -o 'nv._[^ ]*'; do
