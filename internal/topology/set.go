@@ -287,6 +287,14 @@ func (s Set[ID]) Intersects(t Set[ID]) bool {
 	return false
 }
 
+// Common returns how many ids are in both s and t.
+func (s Set[ID]) Common(t Set[ID]) (n int) {
+	for i := range min(len(s.words), len(t.words)) {
+		n += bits.OnesCount64(s.words[i] & t.words[i])
+	}
+	return n
+}
+
 // Union returns the ids in s or t.
 func (s Set[ID]) Union(t Set[ID]) Set[ID] {
 	if len(s.words) < len(t.words) {

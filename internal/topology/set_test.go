@@ -59,6 +59,9 @@ func TestSetAgainstMap(t *testing.T) {
 		if a.Intersects(b) != (len(common) > 0) {
 			t.Fatalf("Intersects is %v for %v", a.Intersects(b), common)
 		}
+		if a.Common(b) != len(common) {
+			t.Fatalf("Common is %d for %v", a.Common(b), common)
+		}
 		if a.SubsetOf(b) != (len(common) == len(x)) {
 			t.Fatalf("SubsetOf is %v: %v in %v", a.SubsetOf(b), a, b)
 		}

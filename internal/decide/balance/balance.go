@@ -151,7 +151,7 @@ func (p *planner) obstacle(guest int) string {
 	}
 	best, most, room := -1, enough, true
 	for l := range g.layouts {
-		rise, ok := m.try(change{guest, l})
+		rise, ok := m.tryOne(change{guest, l})
 		if helps := g.layouts[l].price - g.layout().price - rise; l != g.at && helps > most {
 			best, most, room = l, helps, ok
 		}

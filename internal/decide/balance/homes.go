@@ -24,6 +24,9 @@ const allSets = 32
 // and those with one home replaced. To these it adds every set of nodes if
 // there are at most allSets, else for every node the set of its nearest nodes.
 func (m *model) homeSets(g *subject, divided []part) [][]topology.NodeID {
+	if len(divided) == 1 {
+		return m.singleHomes(g)
+	}
 	var out [][]topology.NodeID
 	add := func(homes []int) {
 		ids := make([]topology.NodeID, len(homes))
@@ -48,7 +51,7 @@ func (m *model) homeSets(g *subject, divided []part) [][]topology.NodeID {
 				add(arranged(set, now))
 			}
 		}
-		if now == nil || len(divided) == 1 || slices.Contains(now, seed) || !m.home(g, seed) {
+		if now == nil || slices.Contains(now, seed) || !m.home(g, seed) {
 			continue
 		}
 		for i := range now {
@@ -58,6 +61,21 @@ func (m *model) homeSets(g *subject, divided []part) [][]topology.NodeID {
 		}
 	}
 	return out
+}
+
+// singleHomes returns every node that may be the home of a guest with one cell, the current one first.
+func (m *model) singleHomes(g *subject) [][]topology.NodeID {
+	flat := make([]topology.NodeID, 0, len(m.nodes))
+	now := m.homesNow(g, 1)
+	for _, i := range now {
+		flat = append(flat, m.nodes[i].id)
+	}
+	for i := range m.nodes {
+		if m.home(g, i) && !slices.Contains(now, i) {
+			flat = append(flat, m.nodes[i].id)
+		}
+	}
+	return slices.Collect(slices.Chunk(flat, 1))
 }
 
 // sets returns every set of k nodes that may be homes, or nil if there are more

@@ -74,7 +74,8 @@ func parts(s *guest.Spec, k int) []part {
 // currentLayout returns a guest's layout as observed: vCPUs by the CPUs on which
 // they may run, memory by the nodes that hold it, promises by its holdings.
 func (m *model) currentLayout(g *subject, held []inventory.Holding) layout {
-	on := make([]share, len(m.nodes))
+	on := m.shares
+	clear(on)
 	var vcpus, bytes, dedicated float64
 	for _, h := range held {
 		if i := m.position(h.Node); i >= 0 {
@@ -109,11 +110,11 @@ func (m *model) currentLayout(g *subject, held []inventory.Holding) layout {
 	if g.exclusive() { // an unmanaged guest has no dedicated CPUs yet, but will need them
 		g.dedicated = max(dedicated-helpers(&g.spec), float64(g.spec.VCPUs))
 	}
-	l := layout{
-		on: slices.DeleteFunc(on,
-			func(s share) bool {
-				return s.cpu == 0 && s.mem == 0 && s.vcpus == 0 && s.bytes == 0 && s.dedicated == 0
-			}),
+	var l layout
+	for _, s := range on {
+		if s.cpu != 0 || s.mem != 0 || s.vcpus != 0 || s.bytes != 0 || s.dedicated != 0 {
+			l.on = append(l.on, s)
+		}
 	}
 	if load := g.load; load != nil && load.Remote != nil && load.Remote.Source != inventory.AccessEstimate {
 		if expected := remote(&l); expected > 0.01 {
@@ -166,7 +167,7 @@ func (m *model) vcpuShares(g *inventory.Guest) (runs, roams []float64) {
 		if !known.Equal(t.Affinity) {
 			known, all, everywhere = t.Affinity, 0, true
 			for k := range m.host.Topology.Nodes {
-				row[k] = float64(m.host.Topology.Nodes[k].CPUs.Intersect(known).Len())
+				row[k] = float64(m.host.Topology.Nodes[k].CPUs.Common(known))
 				all += row[k]
 				everywhere = everywhere && (row[k] > 0 || m.nodes[k].cpus == 0)
 			}
@@ -295,12 +296,14 @@ func (m *model) addLayouts(g *subject) {
 			break // more nodes than necessary are never better: see package place
 		}
 	}
+	g.layouts = slices.Grow(g.layouts, len(options))
 	for _, o := range options {
 		if o.sharing > least {
 			continue
 		}
 		l := m.layoutOn(g, o.homes)
-		returns := m.nodeSet(&l).Intersects(g.leftNodes) && !g.mayPart() // to its memory a guest always returns
+		// To its memory a guest always returns.
+		returns := !g.leftNodes.IsEmpty() && m.nodeSet(&l).Intersects(g.leftNodes) && !g.mayPart()
 		if l.copied > maxUnmovable && g.mayPart() {
 			l = m.apart(g, l)
 		}

@@ -24,6 +24,7 @@ type model struct {
 	usage  []usage   // by node, in the model's state
 	saved  []usage   // buffer of try
 	near   []int     // buffer of touched
+	shares []share   // buffer of currentLayout, by node
 	nearTo [][]int   // see neighbours
 	clock  int       // number of changes of usage
 	stamps []int     // clock at the last change of each node's usage
@@ -91,7 +92,7 @@ func newModel(r Request) *model {
 	rooms := capacity.Available(r.Host, p, "")
 	m.nodes = make([]node, len(rooms))
 	m.usage = make([]usage, len(rooms))
-	m.saved = make([]usage, len(rooms))
+	m.saved, m.shares = make([]usage, len(rooms)), make([]share, len(rooms))
 	m.nearTo = make([][]int, len(rooms))
 	m.stamps = make([]int, len(rooms))
 	for i := range rooms {
@@ -161,13 +162,12 @@ func (m *model) size(s topology.Bytes) int {
 	return len(m.sizes) - 1
 }
 
+// position returns the index of a node in model.nodes, or -1.
 func (m *model) position(id topology.NodeID) int {
-	for i := range m.nodes {
-		if m.nodes[i].id == id {
-			return i
-		}
+	if i := int(id); i >= 0 && i < len(m.nodes) && m.nodes[i].id == id {
+		return i // node ids are mostly their positions
 	}
-	return -1
+	return slices.IndexFunc(m.nodes, func(n node) bool { return n.id == id })
 }
 
 // measureHost computes the host's own work: the rest of the nodes' loads after the use of

@@ -36,7 +36,10 @@ func (m *model) targets(movable []int, moves int) [][]change {
 		price += m.guests[c.guest].layouts[c.layout].price
 	}
 	best, exact := s.bestOfAll(m.costAfter(near), equal*price)
-	if !exact {
+	switch {
+	case !exact && len(movable) > fewMovable:
+		return [][]change{near}
+	case !exact:
 		return [][]change{m.descent(movable, moves, true)}
 	}
 	if far := m.changes(m.state(), best); len(far) > 0 {
@@ -55,8 +58,8 @@ func (m *model) costAfter(changes []change) float64 {
 }
 
 // descent returns the changes of the best of several descents: one from the
-// current state and, if it starts again and at most fewMovable guests can move, one without
-// each of them and one from each of their other layouts. All share the same steps.
+// current state and, if it starts again, one without each movable guest and one from each of
+// their other layouts. All share the same steps.
 func (m *model) descent(movable []int, moves int, again bool) []change {
 	s := &search{m: m, movable: movable, steps: sweepSteps * m.policy.SearchSteps}
 	first, began := m.state(), slices.Clone(m.usage)
@@ -67,7 +70,7 @@ func (m *model) descent(movable []int, moves int, again bool) []change {
 		}
 	})
 	m.restore(first)
-	if !again || len(movable) > fewMovable {
+	if !again {
 		return m.changes(first, best)
 	}
 	restart := func() {
@@ -133,10 +136,9 @@ func (s *search) bestOfAll(near, margin float64) (best []int, exact bool) {
 	first, began := m.state(), slices.Clone(m.usage)
 	now := m.total()
 	defer func() {
-		copy(m.usage, began) // discard rounding errors
-		m.clock++
+		copy(m.usage, began) // discard rounding errors: what tryOne returned is still right
 		for i := range m.priced {
-			m.priced[i], m.stamps[i] = math.NaN(), m.clock
+			m.priced[i] = math.NaN()
 		}
 	}()
 	fixed := 0.0
@@ -153,7 +155,11 @@ func (s *search) bestOfAll(near, margin float64) (best []int, exact bool) {
 	}
 	b := &branching{search: s, first: first, began: began, missing: missing,
 		best: slices.Clone(first), low: min(now, near-margin) - enough, steps: m.policy.SearchSteps}
-	b.extend(0, fixed)
+	nodes := 0.0
+	for i := range m.nodes {
+		nodes += m.costNow(i)
+	}
+	b.extend(0, fixed, nodes)
 	return b.best, b.steps > 0
 }
 
@@ -205,16 +211,13 @@ type branching struct {
 }
 
 // extend tries all layouts of the guest at position k. own is what the guests that are on the
-// host cost without their nodes.
-func (b *branching) extend(k int, own float64) {
+// host cost without their nodes, and nodes is what the nodes cost.
+func (b *branching) extend(k int, own, nodes float64) {
 	m := b.m
 	if b.steps--; b.steps <= 0 {
 		return
 	}
-	least := own + b.missing[k]
-	for i := range m.nodes {
-		least += m.costNow(i)
-	}
+	least := own + b.missing[k] + nodes
 	if least >= b.low {
 		return
 	}
@@ -231,8 +234,9 @@ func (b *branching) extend(k int, own float64) {
 			continue
 		}
 		g.at = l
+		without := m.costOn(g.layout())
 		m.put(b.movable[k], 1)
-		b.extend(k+1, own+g.fixedCost())
+		b.extend(k+1, own+g.fixedCost(), nodes+m.costOn(g.layout())-without)
 		m.put(b.movable[k], -1)
 	}
 	g.at = was
