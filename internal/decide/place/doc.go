@@ -62,6 +62,11 @@
 // (Gilmore and Lawler), and excludes groups by their cost above the bound. Of
 // several interchangeable groups the search tries only one.
 //
+// Often the ways are nested: boards of sockets of nodes, where the way between two of these is the
+// same for all their nodes. The access cost between two parts of the host then depends only on
+// how many cells of each kind they hold. A table of the least cost by these numbers, for each
+// node, each two parts and at last the host, is exact at once; the search uses it where it is small.
+//
 // It first ignores overload. Only if its answer overloads a node does it search again, for
 // placements without overload, and then for the one with the least shortfall.
 //

@@ -156,9 +156,12 @@ func (s *search) hopeless() bool {
 }
 
 // run searches for an answer better than best; the result is in found, best and
-// open.
+// open. Where the ways are nested, that needs no branches.
 func (s *search) run() {
 	s.descend()
+	if s.solveNested() {
+		return
+	}
 	s.improve()
 	s.branch(0)
 }
