@@ -131,7 +131,11 @@ func (s *search) nests() *nest {
 	return all[0]
 }
 
+// joined makes a nest of two. The second half is the smaller one: fill computes prices for each of its counts.
 func joined(a, b *nest) *nest {
+	if a.slots < b.slots {
+		a, b = b, a
+	}
 	return &nest{group: a.group, slots: a.slots + b.slots, halves: [2]*nest{a, b}}
 }
 
@@ -159,9 +163,9 @@ func (s *search) twin(all []*nest, i, j int) bool {
 	return true
 }
 
-// work is the number of pairs of counts that fill examines at most.
+// work is the number of prices that fill computes at most, each of which it uses once at most.
 func (n *nesting) work(t *nest) int {
-	within := make([]int, len(n.kindAt)+1) // by number of cells: the counts of so many or fewer
+	within := make([]int, len(n.kindAt)+1) // by number of cells: how many counts have that many or fewer
 	for _, in := range n.in {
 		cells := 0
 		for _, c := range in {
@@ -178,7 +182,7 @@ func (n *nesting) work(t *nest) int {
 			return len(n.kinds)
 		}
 		a, b := t.halves[0], t.halves[1]
-		return sum(a) + sum(b) + within[min(a.slots, len(n.kindAt))]*within[min(b.slots, len(n.kindAt))]
+		return sum(a) + sum(b) + len(n.in)*within[min(b.slots, len(n.kindAt))]
 	}
 	return sum(t)
 }
