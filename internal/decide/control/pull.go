@@ -166,8 +166,9 @@ const (
 // copied wherever they go. Until the plan, the kernel brings it to where the vCPUs run.
 func (c *Controller) pullAhead() {
 	o := &c.competition
-	if c.State() != Idle || o.changing != nil || len(o.wanted) > 0 || o.balancing != "" ||
-		c.rules.policy.Balance.Mode != policy.ModeAuto || c.turn.now.Sub(o.ahead) < aheadRests {
+	if len(c.when.plan.Degraded) == 0 || c.turn.now.Sub(o.ahead) < aheadRests || c.State() != Idle ||
+		o.changing != nil || len(o.wanted) > 0 || o.balancing != "" ||
+		c.rules.policy.Balance.Mode != policy.ModeAuto {
 		return
 	}
 	h, known := c.Inventory(c.turn.now)
