@@ -91,10 +91,13 @@ func (l Ledger) Locked(ctx context.Context, decide func(Locked) error) error {
 // Locked gives access to the ledger while its lock is held.
 type Locked struct{ ledger Ledger }
 
-// Claims returns all valid claims, by name, and removes void ones.
+// Claims returns all valid claims, by name, and removes void ones and files that a process which was killed has left.
 func (t Locked) Claims() ([]inventory.Claim, error) {
 	all, err := t.ledger.read()
 	if err != nil {
+		return nil, err
+	}
+	if err := t.ledger.removeUnfinished(); err != nil {
 		return nil, err
 	}
 	var live []inventory.Claim
@@ -278,7 +281,7 @@ func writeWhole(path string, v any) error {
 	if err := os.Chmod(folder, 0o700); err != nil { //nolint:gosec // a folder needs the x bit
 		return fmt.Errorf("restricting the ledger's folder to its owner: %w", err)
 	}
-	temporary := fmt.Sprintf("%s.%d.new", path, os.Getpid())
+	temporary := fmt.Sprintf("%s.%d%s", path, os.Getpid(), unfinished)
 	if err := os.WriteFile(temporary, data, 0o600); err != nil {
 		return fmt.Errorf("writing a claim: %w", err)
 	}
@@ -286,6 +289,24 @@ func writeWhole(path string, v any) error {
 		return fmt.Errorf("writing a claim: %w", err)
 	}
 	return nil
+}
+
+// unfinished is the end of the name of a file that is being written.
+const unfinished = ".new"
+
+// removeUnfinished removes files whose writer was killed. The caller holds the lock, so no claim is being written.
+func (l Ledger) removeUnfinished() error {
+	folder := filepath.Join(l.Folder, "claims")
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), unfinished) {
+			err = errors.Join(err, remove(filepath.Join(folder, e.Name())))
+		}
+	}
+	return err
 }
 
 func remove(path string) error {

@@ -54,6 +54,21 @@ func TestClaims_OfEndedProcessesAreVoid(t *testing.T) {
 	}
 }
 
+// A process that is killed while it writes a claim leaves a file that the next decision removes.
+func TestClaims_RemovesUnfinishedFiles(t *testing.T) {
+	l := ledger(t)
+	put(t, l, "alive", 1)
+	if err := os.WriteFile(filepath.Join(l.Folder, "claims", "dead.json.432.new"), []byte(`{"name`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Locked(t.Context(), func(tx claim.Locked) error { _, err := tx.Claims(); return err }); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadDir(filepath.Join(l.Folder, "claims")); len(left) != 1 || left[0].Name() != "alive.json" {
+		t.Errorf("the folder has %v, want the claim of the living holder alone", left)
+	}
+}
+
 // Each of many simultaneous decisions claims the lowest free number; no number
 // may be used twice.
 func TestLedger_ConcurrentDecisions(t *testing.T) {

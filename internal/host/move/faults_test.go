@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"testing"
@@ -488,6 +490,22 @@ func fullOn(node topology.NodeID) inventory.Config {
 		Memory:   3 * gib,
 		Source:   "memfd",
 		NUMATune: &inventory.NUMATune{Mode: "strict", Nodes: topology.SetOf(node)},
+	}
+}
+
+// A restart removes the claim of a process that was killed before it recorded the move, and its unfinished files.
+func TestRecover_RemovesWhatAKilledProcessClaimed(t *testing.T) {
+	w := home(t, square, folderOf(t), gib, map[string]topology.NodeID{"a": 0})
+	err := w.Joined.Ledger.Locked(t.Context(), func(tx claim.Locked) error {
+		return tx.Put(claim.Claim{Name: "a", Holder: claim.Process{PID: 432}})
+	})
+	folder := filepath.Join(w.Joined.Ledger.Folder, "claims")
+	if err := errors.Join(err, os.WriteFile(filepath.Join(folder, "a.json.432.new"), []byte("{"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	all, err := w.Joined.Recover(t.Context(), move.Request{By: "restart", Journal: &book{}})
+	if left, _ := os.ReadDir(folder); err != nil || len(all) > 0 || len(left) > 0 {
+		t.Errorf("%v, %v; the folder of claims has %v", all, err, left)
 	}
 }
 

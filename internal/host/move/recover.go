@@ -21,7 +21,7 @@ import (
 // fails again, it rolls the move back; if its guests have ended, it records
 // that. It leaves moves alone that another process is carrying out. Of r only
 // By, Journal, Progress, Back and FullSpeed apply. Calling Recover again does nothing
-// more.
+// more. It also removes what killed processes have left in the ledger of claims.
 func (h *Host) Recover(ctx context.Context, r Request) ([]Result, error) {
 	entries, err := r.Journal.Entries()
 	if err != nil {
@@ -40,7 +40,17 @@ func (h *Host) Recover(ctx context.Context, r Request) ([]Result, error) {
 		}
 		errs = append(errs, err)
 	}
+	h.removeVoidClaims(ctx)
 	return all, errors.Join(errs...)
+}
+
+// removeVoidClaims removes claims of processes that have ended. An error is no error of the recovery: every decision
+// reports a ledger that it cannot read.
+func (h *Host) removeVoidClaims(ctx context.Context) {
+	_ = h.Ledger.Locked(ctx, func(tx claim.Locked) error {
+		_, err := tx.Claims()
+		return err
+	})
 }
 
 // resume continues one move; ok is false if there is nothing to continue.
