@@ -4,11 +4,11 @@ exec </dev/null
 ip link set lo up; hostname lab
 if [ -e /proc/xen ]; then # Xen's first domain
 	for m in xen-privcmd xen-evtchn xen-gntdev xen-gntalloc xenfs; do /sbin/insmod /run/lab/mod/$m.ko 2>/dev/null; done
-	mount -t xenfs none /proc/xen; mkdir -p /run/xen /run/xenstored /var/lib/xenstored /var/lib/xen /var/log/xen
+	mount -t xenfs none /proc/xen; mkdir -p /run/xen /run/xenstored /var/lib/xenstored /var/lib/xen /var/log/xen/console
 	tools=$(sh /usr/lib/xen-common/bin/xen-dir)/bin
 	"$tools/oxenstored" --pid-file /run/xenstored.pid
 	n=0; until "$tools/xen-init-dom0" >/run/xen-init-dom0.log 2>&1 || [ $n -ge 60 ]; do sleep 1; n=$((n + 1)); done
-	"$tools/xenconsoled" --pid-file=/run/xenconsoled.pid
+	"$tools/xenconsoled" --log=guest --log-dir=/var/log/xen/console --pid-file=/run/xenconsoled.pid
 fi
 for m in irqbypass ccp kvm kvm-amd; do /sbin/insmod /run/lab/mod/$m.ko 2>/dev/null; done
 # libvirt probes its capabilities for ever if its QEMU user cannot open /dev/kvm.

@@ -204,8 +204,7 @@ func (f *xenFleet) await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Minute); !done(); time.Sleep(time.Second) {
 		if time.Now().After(end) {
-			t.Fatalf("not yet: %s\n%s%s", what, f.run(t, "xl", "list", "-v").stdout,
-				f.run(t, "tail", "-n", "40", "/run/up.log").stdout)
+			t.Fatal("not yet: " + what)
 		}
 	}
 }
@@ -220,11 +219,52 @@ func (f *xenFleet) until(t *testing.T, name string, want fleetapi.VMState) (vm f
 	return vm
 }
 
+// isBound requires that the VM has its memory and affinities on one of the nodes, also if its kernel crashes while it
+// boots, which reboots it.
+func (f *xenFleet) isBound(t *testing.T, name string, nodes topology.NodeSet) {
+	t.Helper()
+	var v view
+	f.await(t, name+" has its memory", func() bool {
+		r := f.run(t, "numavisor", "show", name, "-o", "json")
+		v = view{}
+		return r.status == 0 && json.Unmarshal([]byte(r.stdout), &v.View) == nil && v.total() > 190*topology.MiB
+	})
+	home, ok := v.onlyNode()
+	if !ok || !nodes.Contains(home) {
+		t.Errorf("its memory is on %v, the server chose nodes %s", v.Truth.MemoryByNode, nodes)
+	}
+	f.affinityIs(t, name, home)
+}
+
+// uuidOf returns the UUID of a VM that runs or reboots.
+func (f *xenFleet) uuidOf(t *testing.T, name string) (uuid string) {
+	t.Helper()
+	f.await(t, name+" has a UUID", func() bool {
+		uuid = f.run(t, "sh", "-c", "xl vm-list | grep ' "+name+" *$' | cut -d' ' -f1").stdout
+		return uuid != ""
+	})
+	return uuid
+}
+
+// staysAway requires that xl does not make a VM again: it waits for two seconds before it does.
+func (f *xenFleet) staysAway(t *testing.T, name string) {
+	t.Helper()
+	if out := f.sh(t, "for i in 1 2 3 4 5 6 7 8; do xl list; sleep 1; done"); strings.Contains(out, name) {
+		t.Errorf("VM %s, which has ended, is there:\n%s", name, out)
+	}
+}
+
 // A fleet of one Xen host creates a VM of type xen from its record: the VM has its memory on the nodes that the server
-// chose, is gone once it is stopped, comes back with its UUID, and is deleted.
+// chose, is gone once it is stopped, comes back with its UUID, and is deleted, also while it reboots.
 func TestLabXenFleet(t *testing.T) {
 	rotate.Test(t, 2)
 	f := &xenFleet{labHost: bootXenWith(t, serverProgram(t))}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(f.run(t, "sh", "-c", "xl list; for f in /var/log/xen/xl-*.log* /var/log/xen/console/*.log /run/up.log; do "+
+				`echo "$f:"; tail -n 40 "$f"; done`).stdout)
+		}
+	})
 	f.sh(t, "ip link set lo up; setsid numavisor up --address localhost:8443 --images /lab >/run/up.log 2>&1 </dev/null &")
 	f.token = strings.TrimSpace(f.sh(t, `until grep -A1 '^Token of user admin' /run/up.log | grep -o 'nv._[^ ]*'; do
   sleep 0.5; pgrep -f 'numavisor up' >/dev/null || { cat /run/up.log; exit 1; }; done
@@ -237,32 +277,24 @@ until curl -s --cacert `+fleetCA+` `+xenFleetURL+`/openapi.json >/dev/null; do s
 	f.request(t, "POST", "/v1/vms", `{"spec": {"name": "web", "vcpus": 2, "memory": "192M"}, "machine": {"type": "xen",
 "kernel": "/lab/vmlinuz", "initrd": "/lab/files/guest.initrd", "cmdline": "console=hvc0 quiet panic=-1"}}`, nil)
 	vm := f.until(t, "web", fleetapi.VMRunning)
-	v := f.show(t, "web")
-	home, ok := v.onlyNode()
-	if !ok || !vm.Placement.Nodes.Contains(home) || v.total() < 190*topology.MiB {
-		t.Errorf("its memory is on %v, the server chose nodes %s", v.Truth.MemoryByNode, vm.Placement.Nodes)
-	}
-	f.affinityIs(t, "web", home)
-	uuid := f.sh(t, "xl vm-list | grep ' web$' | cut -d' ' -f1")
+	f.isBound(t, "web", vm.Placement.Nodes)
+	uuid := f.uuidOf(t, "web")
 	f.request(t, "POST", "/v1/vms/web/stop", "", nil)
 	f.until(t, "web", fleetapi.VMStopped)
-	if out := f.sh(t, "xl list"); strings.Contains(out, "web") {
-		t.Errorf("the stopped VM is there:\n%s", out)
-	}
+	f.staysAway(t, "web")
 	f.request(t, "POST", "/v1/vms/web/start", "", nil)
 	f.until(t, "web", fleetapi.VMRunning)
-	if again := f.sh(t, "xl vm-list | grep ' web$' | cut -d' ' -f1"); again != uuid {
+	if again := f.uuidOf(t, "web"); again != uuid {
 		t.Errorf("its UUID was %s and is %s", uuid, again)
 	}
+	f.sh(t, `id=$(xl domid web); xl reboot web; while [ "$(xl domid web 2>/dev/null)" = "$id" ]; do sleep 0.2; done`)
 	f.request(t, "DELETE", "/v1/vms/web", "", nil)
 	f.await(t, "it is deleted", func() bool {
 		var all fleetapi.VMs
 		f.request(t, "GET", "/v1/vms", "", &all)
 		return len(all.VMs) == 0
 	})
-	if out := f.sh(t, "xl list"); strings.Contains(out, "web") {
-		t.Errorf("the deleted VM is there:\n%s", out)
-	}
+	f.staysAway(t, "web")
 }
 
 // scripted is what one command of a script printed.

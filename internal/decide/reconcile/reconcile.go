@@ -57,7 +57,7 @@ type Decision struct {
 	Actions  []Action
 	Statuses []fleet.VMStatus // of all VMs of the desired state that are this host's, ascending by name
 	State    State            // to be stored before the actions begin
-	// Next is the time of the next retry; zero: no retry is pending.
+	// Next is the time of the next retry, or of the next observation of a VM that starts or ends; zero: there is none.
 	Next time.Time
 }
 
@@ -98,6 +98,9 @@ func (d *decider) vm(v *fleet.VM) {
 	case d.outdated(v):
 		d.report(v, fleet.PhaseFailed, "the fleet wants an earlier state than the daemon has carried out already; "+
 			"change the VM in the fleet again", nil)
+	case !exists && d.comesOrGoes(v.Name):
+		d.report(v, fleet.PhaseWorking, "it is starting, rebooting or ending", nil)
+		d.lookAgain(d.Now.Add(passing))
 	case !exists && len(hidden) > 0:
 		d.report(v, fleet.PhaseFailed, "the daemon cannot see all VMs of the host: "+hidden[0].Why, nil)
 	case !exists:
@@ -106,6 +109,23 @@ func (d *decider) vm(v *fleet.VM) {
 		d.leave(v, g, d.foreign(v, g))
 	default:
 		d.present(v, g)
+	}
+}
+
+// passing is about how long a VM starts, reboots or ends.
+const passing = 2 * time.Second
+
+// comesOrGoes reports whether the host was observed while the VM was starting, rebooting or ending.
+func (d *decider) comesOrGoes(name string) bool {
+	return slices.ContainsFunc(d.Host.Gaps, func(g inventory.Gap) bool {
+		return g.Kind == inventory.GuestGone && g.Object == inventory.GuestRef(name)
+	})
+}
+
+// lookAgain has the host observed again at a time, at the latest.
+func (d *decider) lookAgain(at time.Time) {
+	if d.out.Next.IsZero() || at.Before(d.out.Next) {
+		d.out.Next = at
 	}
 }
 
@@ -260,9 +280,7 @@ func (d *decider) act(k Kind, v *fleet.VM) {
 		d.report(v, fleet.PhaseWorking, "", nil)
 		return
 	}
-	if d.out.Next.IsZero() || next.Before(d.out.Next) {
-		d.out.Next = next
-	}
+	d.lookAgain(next)
 	d.report(v, fleet.PhaseFailed, cmp.Or(tries.Failed, "the VM ended by itself; the daemon starts it again"), nil)
 }
 

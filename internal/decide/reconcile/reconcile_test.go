@@ -106,6 +106,21 @@ func TestDecide_ReportsWhereTheVMIs(t *testing.T) {
 	}
 }
 
+// A VM that reboots without having a domain for a while has not ended: it is neither created again nor gone.
+func TestDecide_WaitsForAVMThatReboots(t *testing.T) {
+	gone := wanted()
+	gone.Delete = true
+	for _, v := range []fleet.VM{wanted(), gone} {
+		d := reconcile.Decide(reconcile.Request{Now: now, Self: "here", Desired: fleet.Desired{VMs: []fleet.VM{v}},
+			Host:  &inventory.Host{Gaps: []inventory.Gap{{Kind: inventory.GuestGone, Object: inventory.GuestRef("web")}}},
+			State: reconcile.State{Known: map[string]reconcile.Known{"web": {UUID: "u", Placement: place("web", 1)}}}})
+		if len(d.Actions) > 0 || d.Statuses[0].Phase != fleet.PhaseWorking || d.Next.IsZero() ||
+			d.State.Known["web"].UUID != "u" {
+			t.Errorf("delete %v: %+v", v.Delete, d)
+		}
+	}
+}
+
 // Attempts wait longer and longer, at most minutes, and a change by the users tries at once.
 func TestDecide_WaitsAfterFailures(t *testing.T) {
 	state, at := reconcile.State{}, now

@@ -25,6 +25,7 @@ type Driver struct {
 	settings string
 	limit    time.Duration // of a call that reads or pins
 	build    time.Duration // of a call that builds or ends a guest
+	reboot   time.Duration // of the wait for a guest that reboots
 
 	mu      sync.Mutex // one debug key at a time: its answers share the console ring
 	dumped  dump
@@ -38,7 +39,7 @@ type Driver struct {
 	// Shared reports whether other hosts reach all files of these paths; nil: it is not known.
 	Shared func(paths []string) *bool
 	// listPrograms is for tests.
-	listPrograms func() ([][]string, error)
+	listPrograms func() ([]program, error)
 	spent        atomic.Int64 // CPU time of the programs that were run, in nanoseconds
 
 	seen sync.Mutex                         // held for no call: the daemon's samples wait for it
@@ -54,7 +55,8 @@ const buildTime = 5 * time.Minute
 
 // New returns a driver. A nil run runs the installed programs.
 func New(run Run) *Driver {
-	d := &Driver{run: run, settings: toolSettings, limit: CallTime, build: buildTime, clock: time.Now}
+	d := &Driver{run: run, settings: toolSettings, limit: CallTime, build: buildTime, reboot: rebootTime,
+		clock: time.Now}
 	if run == nil {
 		d.run = d.runTool
 	}
@@ -96,7 +98,7 @@ func (d *Driver) Guests(ctx context.Context) ([]inventory.Guest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing VMs of Xen: %w", err)
 	}
-	var gaps []inventory.Gap
+	gaps := d.comingOrGoing(&s)
 	miss := func(kind inventory.GapKind, object inventory.Ref, what string, err error) {
 		if err != nil {
 			gaps = append(gaps, inventory.Gap{Kind: kind, Object: object, What: what, Why: err.Error()})
@@ -338,23 +340,14 @@ func (d *Driver) ask(ctx context.Context) (dump, error) {
 	return found, nil
 }
 
-// find returns the identity and the UUID of the guest of a name. xl takes a name of digits for
-// an identity, so that calls are made with identities.
-func (d *Driver) find(ctx context.Context, name string) (id int, uuid string, err error) {
+// listed returns the configurations of all domains, by identity. xl takes a name of digits for an identity, so that
+// calls are made with identities.
+func (d *Driver) listed(ctx context.Context) (map[int]config, error) {
 	out, err := d.xl(ctx, "list", "-l")
 	if err != nil {
-		return 0, "", err
+		return nil, err
 	}
-	configs, err := parseConfigs(out)
-	if err != nil {
-		return 0, "", err
-	}
-	for id, c := range configs {
-		if id != controlDomain && c.Config.Create.Name == name {
-			return id, c.Config.Create.UUID, nil
-		}
-	}
-	return 0, "", fmt.Errorf("VM %s: %w", name, guest.ErrNotFound)
+	return parseConfigs(out)
 }
 
 // RunOf implements apply.Runs: the number of the domain, which Xen gives to no later one before 32,752 others.
@@ -363,19 +356,26 @@ func (d *Driver) RunOf(ctx context.Context, name string) (string, error) {
 	return strconv.Itoa(id), err
 }
 
-// on runs an xl command on the guest of a name. A guest that ended meanwhile is guest.ErrNotFound.
+// on runs an xl command on the guest of a name, again if the guest has rebooted meanwhile. One that ended meanwhile is
+// guest.ErrNotFound.
 func (d *Driver) on(ctx context.Context, what, name string, limit time.Duration, args func(id string) []string) error {
-	id, _, err := d.find(ctx, name)
+	id, uuid, err := d.find(ctx, name)
 	if err != nil {
 		return err
 	}
-	if _, err = d.call(ctx, limit, "xl", args(strconv.Itoa(id))...); err == nil {
-		return nil
+	for {
+		if _, err = d.call(ctx, limit, "xl", args(strconv.Itoa(id))...); err == nil {
+			return nil
+		}
+		now, same, gone := d.find(ctx, name)
+		switch {
+		case errors.Is(gone, guest.ErrNotFound) || gone == nil && (same != uuid || now != id && uuid == ""):
+			return fmt.Errorf("%s VM %s: %w", what, name, guest.ErrNotFound)
+		case gone != nil || now == id:
+			return refused(fmt.Errorf("%s VM %s: %w", what, name, err))
+		}
+		id = now
 	}
-	if now, _, gone := d.find(ctx, name); errors.Is(gone, guest.ErrNotFound) || gone == nil && now != id {
-		return fmt.Errorf("%s VM %s: %w", what, name, guest.ErrNotFound)
-	}
-	return refused(fmt.Errorf("%s VM %s: %w", what, name, err))
 }
 
 // refused marks the error of a command that ran and failed.

@@ -79,14 +79,26 @@ func writeConfig(text []byte) (string, error) {
 	return f.Name(), nil
 }
 
-// Remove implements operate.Domains. The guest ends at once.
+// Remove implements operate.Domains. The guest ends at once. One that reboots meanwhile is ended again: it is gone once
+// the xl that would make it again has ended, too.
 func (d *Driver) Remove(ctx context.Context, name string) error {
 	_, uuid, err := d.find(ctx, name)
 	if err != nil {
 		return err
 	}
-	err = d.on(ctx, "ending", name, d.build, func(id string) []string { return []string{"destroy", id} })
-	return errors.Join(err, d.forget(ctx, name, uuid))
+	for {
+		ended := d.on(ctx, "ending", name, d.build, func(id string) []string { return []string{"destroy", id} })
+		if ended != nil && !errors.Is(ended, guest.ErrNotFound) {
+			return ended
+		}
+		_, now, err := d.find(ctx, name)
+		if err != nil && !errors.Is(err, guest.ErrNotFound) {
+			return errors.Join(ended, err)
+		}
+		if err != nil || now != uuid || uuid == "" {
+			return errors.Join(ended, d.forget(ctx, name, uuid))
+		}
+	}
 }
 
 // Undefine implements operate.Domains; a guest of Xen that does not run does not exist.

@@ -21,6 +21,7 @@ type domain struct {
 	Memory topology.Bytes
 	VCPUs  int
 	State  string // six flags: running, blocked, paused, shutdown, crashed, dying
+	Ran    bool   // for a tenth of a second at least
 	Pool   string
 	// Nodes is the node affinity, as xl prints it: "all", "none" or a list. It is not where the memory is.
 	Nodes string
@@ -39,7 +40,7 @@ const (
 const stateLetters = `[r-][b-][p-][s-][rscwS?-][d-]`
 
 var domainLine = regexp.MustCompile(
-	`^(.*\S)\s+(\d{1,9})\s+(\d{1,12})\s+(\d{1,6})\s+(` + stateLetters + `)\s+\d+\.\d\s*(\S.*?)\s+(\S+)$`)
+	`^(.*\S)\s+(\d{1,9})\s+(\d{1,12})\s+(\d{1,6})\s+(` + stateLetters + `)\s+(\d+\.\d)\s*(\S.*?)\s+(\S+)$`)
 
 // parseDomains reads the output of `xl list -c -n`. It ends with an error at the first line that
 // it cannot read: a missing line would be a missing guest.
@@ -56,7 +57,7 @@ func parseDomains(out []byte) ([]domain, error) {
 		if f == nil || len(all) >= maxDomains {
 			return nil, fmt.Errorf("xl list -c -n: cannot parse %.120q", line)
 		}
-		d := domain{Name: f[1], State: f[5], Pool: f[6], Nodes: f[7]}
+		d := domain{Name: f[1], State: f[5], Ran: f[6] != "0.0", Pool: f[7], Nodes: f[8]}
 		d.ID, d.VCPUs = number(f[2]), number(f[4])
 		mib, err := mebibytes(f[3])
 		if err != nil {
@@ -75,6 +76,12 @@ func number(digits string) int {
 		return 0
 	}
 	return n
+}
+
+// isUnfinished reports whether a domain that has no configuration yet, or none any more, is being made or ended.
+// Domains of other programs have none either.
+func (d *domain) isUnfinished() bool {
+	return d.Memory == 0 || d.VCPUs == 0 || d.State[pausedFlag] == 'p' && !d.Ran
 }
 
 // runState returns the state in the words of an inventory.

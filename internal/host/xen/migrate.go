@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -198,18 +196,19 @@ func (d *Driver) Presence(ctx context.Context, name string) (guest.Presence, err
 // remains are the domains that a host has of a guest; nil: there is none.
 type remains struct {
 	name                string
-	own, copied, behind *listed // with its name, that of a copy, and that of what a migration leaves
+	own, copied, behind *listed      // with its name, that of a copy, and that of what a migration leaves
+	ids                 map[int]bool // of all domains
 }
 
 // presence says what the domains of a guest mean while these programs run.
-func (r *remains) presence(programs [][]string) guest.Presence {
+func (r *remains) presence(programs []program) guest.Presence {
 	for _, d := range []*listed{r.own, r.behind} {
-		if d != nil && slices.ContainsFunc(programs, func(args []string) bool { return d.leavesBy(args, r.name) }) {
+		if d != nil && slices.ContainsFunc(programs, func(p program) bool { return d.leavesBy(p.args, r.name) }) {
 			return guest.Departing
 		}
 	}
-	receives := slices.ContainsFunc(programs, func(args []string) bool {
-		return slices.Contains(args, "migrate-receive")
+	receives := slices.ContainsFunc(programs, func(p program) bool {
+		return slices.Contains(p.args, "migrate-receive")
 	})
 	switch d := r.own; {
 	case d == nil:
@@ -225,6 +224,8 @@ func (r *remains) presence(programs [][]string) guest.Presence {
 		return guest.Changing // somebody has let it run again, under this name
 	case r.behind != nil || r.copied != nil:
 		return guest.Suspended
+	case r.own == nil && awaited(programs, func(domain int) bool { return r.ids[domain] })[r.name]:
+		return guest.Changing // it reboots
 	}
 	return guest.Absent
 }
@@ -239,8 +240,9 @@ func (d *Driver) remains(ctx context.Context, name string) (*remains, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &remains{name: name}
+	r := &remains{name: name, ids: map[int]bool{}}
 	for i := range all {
+		r.ids[all[i].id] = true
 		switch {
 		case all[i].id == controlDomain:
 		case all[i].name == name:
@@ -287,29 +289,6 @@ func parseListed(out []byte) (all []listed, err error) {
 			return nil, fmt.Errorf("xl list -v: cannot parse %.120q", line)
 		}
 		all = append(all, listed{id: number(f[2]), name: f[1], states: f[3], uuid: f[4]})
-	}
-	return all, nil
-}
-
-// programs returns the command lines of running programs named xl.
-func (d *Driver) programs() ([][]string, error) {
-	if d.listPrograms != nil {
-		return d.listPrograms()
-	}
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		return nil, err
-	}
-	var all [][]string
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue // it has ended
-		}
-		args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
-		if filepath.Base(args[0]) == "xl" {
-			all = append(all, args)
-		}
 	}
 	return all, nil
 }

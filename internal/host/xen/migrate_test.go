@@ -334,6 +334,7 @@ func TestPort_Presence(t *testing.T) {
 		"arrives":                  {[]simDomain{dom(in, "paused")}, []string{"xl migrate-receive"}, guest.Suspended},
 		"arrives, named":           {[]simDomain{dom(own, "paused")}, []string{"xl migrate-receive"}, guest.Suspended},
 		"arrived":                  {[]simDomain{dom(own, "")}, []string{"xl migrate-receive"}, guest.Runs},
+		"reboots":                  {nil, []string{"xl create"}, guest.Changing},
 		"a copy is left":           {[]simDomain{dom(in, "paused")}, nil, guest.Suspended},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -342,7 +343,11 @@ func TestPort_Presence(t *testing.T) {
 				s.domains[i+1] = &c.domains[i]
 			}
 			for _, line := range c.programs {
-				s.programs = append(s.programs, strings.Fields(line))
+				p := program{args: strings.Fields(line)}
+				if line == "xl create" {
+					p.log = "Waiting for domain web (domid 9) to die [pid 7]\n"
+				}
+				s.programs = append(s.programs, p)
 			}
 			if p, err := h.Control.(*Driver).Presence(t.Context(), "web"); err != nil || p != c.want {
 				t.Errorf("%v, %v; want %v", p, err, c.want)

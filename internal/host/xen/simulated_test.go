@@ -42,7 +42,7 @@ type simulated struct {
 	ends     string                 // how a migration to the peer ends: see leave
 	deaf     bool                   // guests ignore xl shutdown
 	old      bool                   // xl before 4.20, which does not resume
-	programs [][]string             // named xl, that run
+	programs []program              // named xl, that run
 	gate     chan struct{}          // each xl migrate waits for it
 }
 
@@ -57,6 +57,7 @@ type simDomain struct {
 	busy       bool            // all vCPUs want to run
 	config     string          // additions to its configuration, in JSON
 	suspended  bool            // after its last pages were copied
+	foreign    bool            // another program has made it: xl has no configuration
 	ending     string          // its state in xl's letters while it ends
 	ran        []time.Duration // by vCPU
 	cpu        []topology.CPUID
@@ -351,7 +352,7 @@ func (s *simulated) resume(line string, args []string) ([]byte, error) {
 }
 
 // runs returns the running programs named xl.
-func (s *simulated) runs() ([][]string, error) {
+func (s *simulated) runs() ([]program, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.programs), nil
@@ -369,7 +370,7 @@ func (s *simulated) configs(only ...string) ([]byte, error) {
 	var list []object
 	for _, id := range s.ids() {
 		d := s.domains[id]
-		if len(only) > 0 && only[0] != strconv.Itoa(id) {
+		if len(only) > 0 && only[0] != strconv.Itoa(id) || d.foreign {
 			continue
 		}
 		create := object{"type": "pvh", "name": d.name}
