@@ -98,7 +98,7 @@ func (d *decider) vm(v *fleet.VM) {
 	case d.outdated(v):
 		d.report(v, fleet.PhaseFailed, "the fleet wants an earlier state than the daemon has carried out already; "+
 			"change the VM in the fleet again", nil)
-	case !exists && d.comesOrGoes(v.Name):
+	case !exists && d.comesOrGoes(v.Name), exists && g.UUID == "" && d.out.State.Known[v.Name].UUID != "":
 		d.report(v, fleet.PhaseWorking, "it is starting, rebooting or ending", nil)
 		d.lookAgain(d.Now.Add(passing))
 	case !exists && len(hidden) > 0:

@@ -110,13 +110,19 @@ func TestDecide_ReportsWhereTheVMIs(t *testing.T) {
 func TestDecide_WaitsForAVMThatReboots(t *testing.T) {
 	gone := wanted()
 	gone.Delete = true
-	for _, v := range []fleet.VM{wanted(), gone} {
+	bare := seen("running", func(g *inventory.Guest) { g.UUID, g.Spec, g.Placement = "", nil, nil })
+	between := inventory.Host{Gaps: []inventory.Gap{{Kind: inventory.GuestGone, Object: inventory.GuestRef("web")}}}
+	for i, v := range []fleet.VM{wanted(), gone, wanted(), gone} {
+		h := &between
+		if i > 1 { // seen as it ended: nothing is known about it
+			h = &inventory.Host{Guests: []inventory.Guest{*bare}}
+		}
 		d := reconcile.Decide(reconcile.Request{Now: now, Self: "here", Desired: fleet.Desired{VMs: []fleet.VM{v}},
-			Host:  &inventory.Host{Gaps: []inventory.Gap{{Kind: inventory.GuestGone, Object: inventory.GuestRef("web")}}},
+			Host:  h,
 			State: reconcile.State{Known: map[string]reconcile.Known{"web": {UUID: "u", Placement: place("web", 1)}}}})
 		if len(d.Actions) > 0 || d.Statuses[0].Phase != fleet.PhaseWorking || d.Next.IsZero() ||
 			d.State.Known["web"].UUID != "u" {
-			t.Errorf("delete %v: %+v", v.Delete, d)
+			t.Errorf("%d, delete %v: %+v", i, v.Delete, d)
 		}
 	}
 }

@@ -81,7 +81,7 @@ func number(digits string) int {
 // isUnfinished reports whether a domain that has no configuration yet, or none any more, is being made or ended.
 // Domains of other programs have none either.
 func (d *domain) isUnfinished() bool {
-	return d.Memory == 0 || d.VCPUs == 0 || d.State[pausedFlag] == 'p' && !d.Ran
+	return d.Memory == 0 || d.VCPUs == 0 || d.runState() == "shutoff" || d.State[pausedFlag] == 'p' && !d.Ran
 }
 
 // runState returns the state in the words of an inventory.

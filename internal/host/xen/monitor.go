@@ -98,7 +98,7 @@ func (d *Driver) rebooting(exists func(domain int) bool) (map[string]bool, error
 	return awaited(all, exists), nil
 }
 
-// awaited returns the VMs that programs are about to make again.
+// awaited returns the VMs that programs watch and whose domain does not exist: they are about to make them again.
 func awaited(programs []program, exists func(domain int) bool) map[string]bool {
 	names := map[string]bool{}
 	for i := range programs {
@@ -146,27 +146,29 @@ func (d *Driver) find(ctx context.Context, name string) (id int, uuid string, er
 }
 
 // comingOrGoing removes from a list of domains those that xl is making or ending, and returns a gap for each, and for
-// each VM between the two domains of a reboot.
+// each VM between the two domains of a reboot. A domain that xl has made and of which it has no configuration ended
+// while the domains were listed, or is not complete.
 func (d *Driver) comingOrGoing(s *state) (gaps []inventory.Gap) {
 	passing := func(name string) {
 		gaps = append(gaps, inventory.Gap{Kind: inventory.GuestGone, Object: inventory.GuestRef(name), What: "the VM",
 			Why: "xl is starting, rebooting or ending it"})
 	}
+	programs, err := d.programs()
+	if err != nil {
+		programs = nil // without /proc, a VM that reboots is one that has ended
+	}
+	watched := awaited(programs, func(int) bool { return false })
 	ids, names := map[int]bool{}, map[string]bool{}
 	s.domains = slices.DeleteFunc(s.domains, func(dom domain) bool {
 		_, whole := s.configs[dom.ID]
 		ids[dom.ID], names[dom.Name] = true, true
-		if whole || !dom.isUnfinished() {
+		if whole || dom.ID == controlDomain || !dom.isUnfinished() && !watched[dom.Name] {
 			return false
 		}
 		passing(dom.Name)
 		return true
 	})
-	reboots, err := d.rebooting(func(domain int) bool { return ids[domain] })
-	if err != nil {
-		return gaps // without /proc, a VM that reboots is one that has ended
-	}
-	for _, name := range slices.Sorted(maps.Keys(reboots)) {
+	for _, name := range slices.Sorted(maps.Keys(awaited(programs, func(domain int) bool { return ids[domain] }))) {
 		if !names[name] {
 			passing(name)
 		}

@@ -144,6 +144,18 @@ func TestGuests_NamesVMsThatComeOrGo(t *testing.T) {
 	}
 }
 
+// A VM that begins to reboot while the domains are listed has a domain without a configuration.
+func TestGuests_NamesAVMThatBeginsToReboot(t *testing.T) {
+	d, s := withVM(t)
+	s.domains[1].foreign = true
+	s.programs = []program{{args: []string{"xl"}, log: "Waiting for domain web (domid 1) to die [pid 7]\n"}}
+	guests, err := d.Guests(t.Context())
+	var partly *IncompleteError
+	if !errors.As(err, &partly) || len(guests) > 0 || partly.Gaps()[0].Object != inventory.GuestRef("web") {
+		t.Errorf("guests %+v, %v; want a gap that names web", guests, err)
+	}
+}
+
 // The program that watches a VM is found by its log.
 func TestPrograms_FindsTheXLThatWatchesAVM(t *testing.T) {
 	folder := t.TempDir()
