@@ -287,7 +287,8 @@ until curl -s --cacert `+fleetCA+` `+xenFleetURL+`/openapi.json >/dev/null; do s
 	if again := f.uuidOf(t, "web"); again != uuid {
 		t.Errorf("its UUID was %s and is %s", uuid, again)
 	}
-	f.sh(t, `id=$(xl domid web); xl reboot web; while [ "$(xl domid web 2>/dev/null)" = "$id" ]; do sleep 0.2; done`)
+	f.sh(t, `until id=$(xl domid web) && xl reboot web; do sleep 1; done 2>/dev/null
+while [ "$(xl domid web 2>/dev/null)" = "$id" ]; do sleep 0.2; done`)
 	f.request(t, "DELETE", "/v1/vms/web", "", nil)
 	f.await(t, "it is deleted", func() bool {
 		var all fleetapi.VMs
