@@ -1,7 +1,10 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/numavisor/numavisor/internal/guest"
@@ -106,6 +109,30 @@ type Moved struct {
 	Moved  topology.Bytes    `json:"moved_bytes"`
 	Failed topology.Bytes    `json:"failed_bytes"`
 	Why    map[string]uint64 `json:"why_failed,omitempty"` // number of pages by the kernel's reason: "EBUSY": 12
+}
+
+// Shortfall says how much did not move, and why: the most frequent reason first.
+func (m Moved) Shortfall() string {
+	why := slices.SortedFunc(maps.Keys(m.Why), func(a, b string) int {
+		return cmp.Or(cmp.Compare(m.Why[b], m.Why[a]), cmp.Compare(a, b))
+	})
+	for i, name := range why {
+		pages := "pages"
+		if m.Why[name] == 1 {
+			pages = "page"
+		}
+		why[i] = fmt.Sprintf("%d %s: %s", m.Why[name], pages, cmp.Or(whyPages[name], name))
+	}
+	return fmt.Sprintf("%v did not move (%s)", m.Failed, strings.Join(why, "; "))
+}
+
+// whyPages are the reasons of move_pages(2), and HIDDEN, in words.
+var whyPages = map[string]string{
+	"EACCES": "another process shares them",
+	"EAGAIN": "the kernel gave up after other pages failed",
+	"EBUSY":  "in use or pinned",
+	"ENOMEM": "no free memory on the node",
+	"HIDDEN": "NUMA balancing hides them from move_pages(2)",
 }
 
 // String returns the step in one line, without its reason.

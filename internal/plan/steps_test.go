@@ -155,3 +155,13 @@ func TestParts(t *testing.T) {
 		}
 	}
 }
+
+// What did not move is said by size and reason, the most frequent first.
+func TestMoved_Shortfall(t *testing.T) {
+	got := plan.Moved{Failed: 53 * topology.KiB, Why: map[string]uint64{"EBUSY": 1, "HIDDEN": 9, "EFAULT": 3}}.Shortfall()
+	want := "53 KiB did not move (9 pages: NUMA balancing hides them from move_pages(2); 3 pages: EFAULT; " +
+		"1 page: in use or pinned)"
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}

@@ -292,7 +292,7 @@ func (x Executor) move(ctx context.Context, p plan.Steps, s plan.Step) (Outcome,
 	})
 	o := Outcome{Status: Done, Moved: &moved}
 	if moved.Failed > 0 {
-		o.Status, o.Detail = Partial, fmt.Sprintf("%v did not move: %v", moved.Failed, moved.Why)
+		o.Status, o.Detail = Partial, moved.Shortfall()
 	}
 	return o, err
 }

@@ -246,7 +246,7 @@ func TestRun_PartialSteps(t *testing.T) {
 			func(g inventory.Guest) plan.Step {
 				return plan.Step{Kind: plan.MoveRange, Address: g.Seen.Ranges[0].Address, Size: g.Seen.Ranges[0].Size,
 					Nodes: nodes("1")}
-			}, apply.Partial, "4 MiB did not move: map[EBUSY:1024]", nil},
+			}, apply.Partial, "4 MiB did not move (1024 pages: in use or pinned)", nil},
 		{"a small remainder of the process's own memory is no " +
 			"shortfall", func(h *fake.Host) error { return h.Stick("g", mib) },
 			func(g inventory.Guest) plan.Step {

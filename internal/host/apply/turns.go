@@ -260,7 +260,7 @@ func (c *copying) outcome() Outcome {
 	case c.step.Kind == plan.MoveOwn:
 		return ownOutcome(o)
 	case c.moved.Failed > 0:
-		o.Status, o.Detail = Partial, fmt.Sprintf("%v did not move: %v", c.moved.Failed, c.moved.Why)
+		o.Status, o.Detail = Partial, c.moved.Shortfall()
 	}
 	return o
 }

@@ -137,7 +137,7 @@ func (c *chunk) moveMisplaced(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return c.stopped(err)
 	}
-	if err := c.locate(); err != nil {
+	if err := c.queryAll(); err != nil {
 		return err
 	}
 	c.choose()
@@ -157,19 +157,23 @@ func (c *chunk) stopped(err error) error {
 	return fmt.Errorf("moving pages of process %d at %#x: %w", c.pid, c.addresses[0], err)
 }
 
-// locate queries where the pages are and makes hidden ones visible if it can.
-func (c *chunk) locate() error {
-	if err := c.queryAll(); err != nil || c.uncover() == 0 {
-		return err
-	}
-	return c.queryAll()
-}
+// uncoverings bounds how often a query makes hidden pages visible. NUMA balancing hides up to 256 MiB at once, at most
+// once a second for each thread of the process, and also while pages move.
+const uncoverings = 3
 
+// queryAll queries where the pages are. It makes hidden ones visible if it can.
 func (c *chunk) queryAll() error {
-	if err := c.query(); err != nil {
-		return err
+	for tries := 0; ; tries++ {
+		if err := c.query(); err != nil {
+			return err
+		}
+		if err := c.findHidden(); err != nil {
+			return err
+		}
+		if tries == uncoverings || c.uncover() == 0 {
+			return nil
+		}
 	}
-	return c.findHidden()
 }
 
 // choose decides from the query which pages move where.

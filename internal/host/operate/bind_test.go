@@ -151,7 +151,7 @@ func TestBind_ReportsWhatStaysBehind(t *testing.T) {
 	}
 	if short := strings.Join(b.Shortfalls(), "; "); !strings.Contains(
 		short,
-		"partial 4 MiB did not move: map[EBUSY:1024]",
+		"partial 4 MiB did not move (1024 pages: in use or pinned)",
 	) {
 		t.Errorf("falls short: %s", short)
 	}
