@@ -50,6 +50,7 @@ type JobEnded struct {
 	// Shortfalls of a repair are the parts of the placement that are not in place.
 	Shortfalls []string
 	Stopped    bool  // it ended because Ready.StopJob or the end of the daemon stopped it
+	Stale      bool  // it was refused before anything was changed: the host is no longer as the plan saw it
 	Err        error // why it failed or was stopped
 	// Seen is the host as it was observed after the last change of the job; nil: the
 	// controller asks for an observation.

@@ -127,7 +127,10 @@ func (c *Controller) jobEnded(e JobEnded) {
 	c.jobs.running = nil
 	c.takeBack(j, e)
 	c.host.overtake()
-	c.loads.moved, c.when.early, c.turn.ready.SampleIn = true, time.Time{}, atOnce
+	if c.turn.ready.SampleIn = atOnce; c.stale(j, e) {
+		return
+	}
+	c.loads.moved, c.when.early = true, time.Time{}
 	for i := range e.Moved {
 		c.count(&e.Moved[i])
 		c.recovery.moved(&e.Moved[i])
@@ -155,6 +158,23 @@ func (c *Controller) jobEnded(e JobEnded) {
 			c.notBegun(j, e.Err)
 		}
 	}
+}
+
+// staleTries is how many moves in a row may be stale before their guests are in cooldown.
+const staleTries = 3
+
+// stale handles a move that was refused because the host has changed since the plan: nothing was tried and nothing
+// failed, so the daemon observes the host and plans again at once. It reports whether it does.
+func (c *Controller) stale(j Job, e JobEnded) bool {
+	if !e.Stale || j.By != Balancer || c.when.stale >= staleTries {
+		c.when.stale = 0
+		return false
+	}
+	c.when.stale++
+	c.when.again = true
+	c.jobs.dropPlanned()
+	c.log(Info, "the host has changed since the plan; the daemon plans again", "id", j.ID, "why", e.Err)
+	return true
 }
 
 // notBegun records a move that was refused before it began, because the host no

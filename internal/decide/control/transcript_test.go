@@ -242,8 +242,8 @@ func (w *world) jobCommand(d *datadriven.TestData) {
 		w.journalMove(journal.MoveBegan, j.ID, j.Move, false)
 		return
 	}
-	e := control.JobEnded{Stopped: how == "stopped"}
-	if how == "stopped" || how == "failed" || how == "refused" {
+	e := control.JobEnded{Stopped: how == "stopped", Stale: how == "stale"}
+	if how == "stopped" || how == "failed" || how == "refused" || how == "stale" {
 		e.Err = errors.New(why)
 	}
 	switch j.Kind {
@@ -252,7 +252,7 @@ func (w *world) jobCommand(d *datadriven.TestData) {
 			w.settle(w.guests[j.Guest])
 		}
 	case control.MoveJob:
-		if how != "refused" {
+		if how != "refused" && how != "stale" {
 			w.journalMove(journal.MoveBegan, j.ID, j.Move, false)
 			e.Moved = append(e.Moved, w.end(j.ID, j.Move, how))
 			w.leave(&e.Moved[0], d)

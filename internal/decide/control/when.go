@@ -20,6 +20,8 @@ type when struct {
 	waited      time.Time       // when moves last waited for the degraded_for of another guest to end
 	answered    time.Time       // when competitors were last answered
 	interrupted bool            // a turn that waits for the journal
+	stale       int             // moves in a row that were stale
+	again       bool            // plan as soon as the host has been observed: the last plan was stale
 }
 
 // moment returns the time of the event, rounded to a tenth of the time between
@@ -30,9 +32,10 @@ func (c *Controller) moment() time.Time {
 }
 
 // planDue reports whether a plan is due: the regular one, or one because a guest
-// has reached degraded_for or is newly over a threshold, or because loads since a job are known.
+// has reached degraded_for or is newly over a threshold, or because loads since a job are known, or the last plan was
+// stale.
 func (c *Controller) planDue() bool {
-	return c.moment().Sub(c.when.planned) >= c.options.Plan || c.reachedDegradedFor() || c.reachedLoads() ||
+	return c.when.again || c.moment().Sub(c.when.planned) >= c.options.Plan || c.reachedDegradedFor() || c.reachedLoads() ||
 		c.newlyOverThreshold()
 }
 
@@ -91,6 +94,9 @@ func (c *Controller) soon() time.Duration {
 	if c.State() != Idle {
 		return 0
 	}
+	if c.when.again {
+		return atOnce
+	}
 	next := c.options.Sample
 	due := func(at time.Time) {
 		if left := at.Sub(c.turn.now); left > 0 {
@@ -135,6 +141,7 @@ func (c *Controller) plan() {
 		return
 	}
 	c.when.planned, c.when.over = c.moment(), balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance)
+	c.when.again = false
 	h, _ := c.Inventory(c.turn.now)
 	last := &c.when.plan
 	past := balance.Past{Moves: c.cooldown.moves, Degraded: last.Degraded, Waiting: last.Waiting, Over: c.overFor()}

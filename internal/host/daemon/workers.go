@@ -122,7 +122,9 @@ func (d *Daemon) run(ctx, within context.Context, giveWay <-chan struct{}, j con
 	r.Idle, r.Known, r.Held, r.GiveWay = j.Idle, j.Known, j.Held, giveWay
 	moved, err := host.Move(ctx, r)
 	if len(moved.Guests) == 0 {
-		return ended(nil, err)
+		e := ended(nil, err)
+		e.Stale = errors.Is(err, move.ErrStale)
+		return e
 	}
 	e := ended([]move.Result{moved}, err)
 	e.Seen = moved.Seen
