@@ -183,6 +183,7 @@ type Pulling struct {
 	best   float64       // highest rate so far, in bytes a second
 	slow   time.Duration // since when it has been slower than our own copy; 0: it is not
 	ebbed  bool
+	slower bool // it does not go on, since our own copy is faster
 }
 
 type pulled struct {
@@ -220,7 +221,7 @@ func (p *Pulling) Continue(at time.Duration, left, all, own topology.Bytes) bool
 		return true
 	}
 	rate := (float64(first.left) - float64(left)) / (at - first.at).Seconds()
-	p.best = max(p.best, rate)
+	p.best, p.slower = max(p.best, rate), false
 	slower := pullSlower * float64(own)
 	if Cold(left, all) {
 		p.ebbed = rate < float64(left)/pullTail.Seconds() && p.best > slower
@@ -233,14 +234,18 @@ func (p *Pulling) Continue(at time.Duration, left, all, own topology.Bytes) bool
 	case rate > slower:
 		p.slow = 0
 	case p.best <= slower:
-		return false
+		p.slower = true
 	case p.slow == 0: // it may ebb: that takes a window
 		p.slow = at
 	case at-p.slow >= pullWindow:
-		return false
+		p.slower = true
 	}
-	return true
+	return !p.slower
 }
+
+// Slower reports that the kernel does not go on because our own copy is faster. The VMs may work more than when the rate
+// of our own copy was measured: measure it again, and ask again.
+func (p *Pulling) Slower() bool { return p.slower }
 
 // Ebbed reports why the kernel does not go on: it brought memory as it should, and then hardly any. So the VMs do
 // not use what is left: to copy it takes time from them, perhaps for nothing. Once they use it, the kernel brings

@@ -186,13 +186,13 @@ func where(guests []*moving, is func(*moving) bool) []*moving {
 
 // endPull waits until the kernel has brought the memory, or is slower than copying, and restores kernel
 // balancing. The error is the end of the context.
-func (m *mover) endPull(ctx context.Context, p *pull) error {
+func (m *mover) endPull(ctx context.Context, x apply.Executor, p *pull) error {
 	if p == nil {
 		return nil
 	}
 	var err error
 	if m.refused() == nil {
-		err = m.watchPull(ctx, p)
+		err = m.watchPull(ctx, x, p)
 	}
 	if len(p.unused) > 0 && err == nil {
 		m.note("kernel balancing stays on for memory that is not in use: " + left(p.unused))
@@ -268,7 +268,7 @@ type watched struct {
 // watchPull waits until the kernel has brought the memory, or is slower than
 // copying would be. What it leaves of a guest waits for a quiet time if it is little, or so much
 // that the guest works without it, and is copied otherwise.
-func (m *mover) watchPull(ctx context.Context, p *pull) error {
+func (m *mover) watchPull(ctx context.Context, x apply.Executor, p *pull) error {
 	var state order.Pulling
 	for {
 		if err := sleep(ctx, pullEvery); err != nil {
@@ -276,12 +276,21 @@ func (m *mover) watchPull(ctx context.Context, p *pull) error {
 		}
 		// A guest that has ended, or whose memory cannot be read, delays no other one.
 		p.guests = slices.DeleteFunc(p.guests, func(g *watched) bool { return !m.brought(g) })
-		var left, of topology.Bytes
-		for _, g := range p.guests {
-			left, of = left+g.left, of+g.pull.Bytes
-		}
 		m.tell("the kernel brings memory to the vCPUs", 0)
-		if !state.Continue(m.elapsed()-p.began, left, of, p.rate) {
+		goesOn := func() bool {
+			left, of := p.remains()
+			return state.Continue(m.elapsed()-p.began, left, of, p.rate)
+		}
+		if goesOn() {
+			continue
+		}
+		if !state.Slower() {
+			break
+		}
+		if err := m.measureAgain(ctx, x, p); err != nil {
+			return err
+		}
+		if !goesOn() {
 			break
 		}
 	}
@@ -294,6 +303,29 @@ func (m *mover) watchPull(ctx context.Context, p *pull) error {
 			if unused && p.held != nil {
 				p.unused = append(p.unused, g)
 			}
+		}
+	}
+	return nil
+}
+
+// remains returns how much memory is still to be brought, and of how much.
+func (p *pull) remains() (left, of topology.Bytes) {
+	for _, g := range p.guests {
+		left, of = left+g.left, of+g.pull.Bytes
+	}
+	return left, of
+}
+
+// measureAgain copies a slice to measure the rate of our own copy while the guests work.
+func (m *mover) measureAgain(ctx context.Context, x apply.Executor, p *pull) error {
+	t := &trial{}
+	if err := m.copyAll(ctx, x, t); err != nil && !errors.Is(err, errTried) {
+		return err
+	}
+	p.rate = t.rate()
+	for _, g := range p.guests {
+		if now, ok := m.misplaced(g.moving); ok {
+			g.left = min(now-min(now, g.stays), g.left) // not all of it was brought by the kernel
 		}
 	}
 	return nil

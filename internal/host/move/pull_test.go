@@ -124,6 +124,45 @@ func TestMove_KernelBringsMemory(t *testing.T) {
 	}
 }
 
+// tired copies one slice at 100 MiB a second, and later ones at 10: the guests begin to work.
+type tired struct {
+	apply.Kernel
+	slices int
+}
+
+func (k *tired) Move(
+	ctx context.Context, pid int, step plan.Step, progress func(done, total topology.Bytes),
+) (plan.Moved, error) {
+	moved, err := k.Kernel.Move(ctx, pid, step, progress)
+	rate := 10 * mib
+	if k.slices++; k.slices == 1 {
+		rate = 100 * mib
+	}
+	time.Sleep(time.Duration(float64(moved.Moved) / float64(rate) * float64(time.Second)))
+	return moved, err
+}
+
+// The rate of our own copy is measured again before it replaces the kernel: it was measured when the guests hardly
+// worked.
+func TestMove_MeasuresAgainBeforeThePullEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, p, _, moved, err := pulledMove(t, 8*mib, func(w *world, _ *move.Request) {
+			k, ok := w.Joined.Kernel.(crawling)
+			if !ok {
+				t.Fatal("another kernel")
+			}
+			w.Joined.Kernel = &tired{Kernel: k.Kernel}
+		})
+		if err != nil || !moved.Complete() {
+			t.Fatalf("%v: %s %v", err, moved.End, moved.Shortfalls())
+		}
+		w.CheckInPlace(t, "a")
+		if p.pulled < 2*gib*9/10 || moved.Bytes > gib/4 {
+			t.Errorf("%v copied, %v brought", moved.Bytes, p.pulled)
+		}
+	})
+}
+
 // What the kernel has hardly brought is little, and waits for a quiet time.
 func TestMove_LeavesUnusedMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

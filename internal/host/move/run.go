@@ -150,7 +150,7 @@ func (m *mover) copyAll(ctx context.Context, x apply.Executor, pace apply.Pacer)
 // copyMemory waits for what the kernel brings, and copies the rest. stopped is why no more is to
 // be copied; it returns why it has stopped.
 func (m *mover) copyMemory(ctx context.Context, x apply.Executor, pull *pull, stopped error) error {
-	if err := m.endPull(ctx, pull); stopped == nil {
+	if err := m.endPull(ctx, x, pull); stopped == nil {
 		stopped = err
 	}
 	if stopped == nil {
