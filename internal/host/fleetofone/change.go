@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
@@ -17,20 +19,14 @@ import (
 	"github.com/numavisor/numavisor/internal/journal"
 )
 
-// noMachine means that the host's hypervisor has no VMs that requests describe.
-const noMachine = "this host creates VMs from xl configurations only: use 'numavisor create --xl' on it"
-
 // CreateVM implements rest.HostService. Without room the VM is refused: there is no other host to wait for.
 func (s *Service) CreateVM(ctx context.Context, c rest.Call, asked fleetapi.VMCreate) (fleetapi.VM, error) {
 	v, err := asked.Normalize()
 	if err == nil {
-		err = forOneHost(&v)
+		err = cmp.Or(forOneHost(&v), s.makes(&v.Machine))
 	}
 	if err != nil {
 		return fleetapi.VM{}, err
-	}
-	if s.Machines == nil {
-		return fleetapi.VM{}, fleetapi.NewProblem(fleetapi.ProblemConflict, noMachine)
 	}
 	vm := fleet.VM{Name: v.Spec.Name, Project: fleetapi.DefaultProject, By: c.User.Name, Spec: v.Spec,
 		Machine: v.Machine, Run: v.Run, Generation: 1, Created: time.Now().UTC().Truncate(time.Second)}
@@ -49,6 +45,15 @@ func (s *Service) CreateVM(ctx context.Context, c rest.Call, asked fleetapi.VMCr
 			}
 			return err
 		})
+}
+
+// makes refuses a type of machine that the host's hypervisor does not make.
+func (s *Service) makes(m *fleet.Machine) error {
+	if slices.Contains(s.Types, m.Kind()) {
+		return nil
+	}
+	return fleetapi.NewProblem(fleetapi.ProblemInvalid, fmt.Sprintf("machine.type is %s, and this host makes machines of "+
+		"type %s", m.Kind(), strings.Join(s.Types, ", ")))
 }
 
 // forOneHost refuses what needs a fleet's records.

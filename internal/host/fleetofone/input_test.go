@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/numavisor/numavisor/internal/host/fleetofone"
+	"github.com/numavisor/numavisor/internal/inventory"
 )
 
 // What cannot be done is refused with a problem that says why; nothing changes.
@@ -81,11 +82,14 @@ func TestInput_IsRefused(t *testing.T) {
 	s.CheckSettled(t)
 }
 
-// A hypervisor whose VMs no request describes creates none.
-func TestCreate_WithoutMachines(t *testing.T) {
-	s := serve(t, func(o *fleetofone.Options) { o.Machines = nil })
-	status, body, _ := s.ask("POST", "/v1/vms", `{"spec": {"name": "x", "vcpus": 1, "memory": "64M"}}`)
-	if status != http.StatusConflict || !strings.Contains(body, "create --xl") {
-		t.Errorf("%d %s", status, body)
+// A type of machine that the host does not make is refused before anything is made.
+func TestCreate_OfAnotherMachineType(t *testing.T) {
+	s := serve(t, func(o *fleetofone.Options) { o.Types = []string{inventory.MachineXen} })
+	for _, query := range []string{"", "?dry_run=true"} {
+		status, body, _ := s.ask("POST", "/v1/vms"+query, `{"spec": {"name": "x", "vcpus": 1, "memory": "64M"}}`)
+		if status != http.StatusUnprocessableEntity || !strings.Contains(body, "machine.type is kvm") {
+			t.Errorf("%s: %d %s", query, status, body)
+		}
 	}
+	s.CheckSettled(t)
 }

@@ -36,8 +36,9 @@ type Options struct {
 	// Local is what changes act on; each has its user, and the policy in force.
 	Local  *operate.Host
 	Daemon Daemon
-	// Machines makes the machines of new VMs; nil: the host's hypervisor has none.
+	// Machines makes the machines of new VMs, and Types are those that it can make; empty: kvm and qemu.
 	Machines operate.Machines
+	Types    []string
 	// Fleet reports whether a VM belongs to the fleet that the host has joined; nil: it has joined none.
 	Fleet func(vm string) bool
 	// User names who sent a request; nil: root.
@@ -84,6 +85,9 @@ func New(ctx context.Context, o Options) *Service {
 	}
 	if o.User == nil {
 		o.User = func(context.Context) string { return "root" }
+	}
+	if len(o.Types) == 0 {
+		o.Types = []string{inventory.MachineKVM, inventory.MachineQEMU}
 	}
 	host := *o.Local
 	host.Loads = o.Daemon.Inventory

@@ -17,6 +17,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/libvirt"
 	"github.com/numavisor/numavisor/internal/host/operate"
+	"github.com/numavisor/numavisor/internal/inventory"
 )
 
 // DefaultImages is the folder of disks, kernels and logs of a fleet's VMs, unless the operator
@@ -50,6 +51,14 @@ func (h *Host) Machines(images []string) *Machines {
 		}
 	}
 	return m
+}
+
+// MachineTypes returns the types of machines that this host makes, if they are not the usual ones.
+func (h *Host) MachineTypes() []string {
+	if h.Xen == nil {
+		return nil
+	}
+	return []string{inventory.MachineXen}
 }
 
 // Parts are the parts of a VM's machine as they are on this host.
