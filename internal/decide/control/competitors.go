@@ -33,7 +33,9 @@ type competition struct {
 	// found is that setting when the host was last observed without a running job.
 	found string
 	// ahead is when kernel balancing was last enabled for moves that were about to be decided.
-	ahead   time.Time
+	ahead time.Time
+	// stirred is when the kernel was last seen to bring memory to vCPUs for moves.
+	stirred time.Time
 	drifted map[string]time.Time           // since when a guest differs from its placement
 	repairs map[string]competitors.Attempt // the last repair, by guest
 }

@@ -216,6 +216,19 @@ func (c *Controller) pullsAhead() bool {
 	return o.holds() && c.turn.now.Sub(o.ahead) < aheadLasts && c.held() == "" && !c.turn.stopping
 }
 
+// settles is how long memory may still move after kernel balancing has been disabled: the kernel makes up to 256 MiB of
+// a VM inaccessible at once, and moves each page when it is next used.
+const settles = 30 * time.Second
+
+// drifts reports whether the kernel brings memory to vCPUs for moves, or did a moment ago.
+func (c *Controller) drifts() bool {
+	last := c.competition.stirred
+	if ahead := c.competition.ahead; ahead.After(last) {
+		last = ahead
+	}
+	return !last.IsZero() && c.turn.now.Sub(last) < settles
+}
+
 // handOver gives a move the setting that was enabled ahead of it.
 func (c *Controller) handOver(j Job) *journal.SettingChange {
 	o := &c.competition

@@ -81,7 +81,7 @@ func (c *Controller) startJob() {
 	j.Policy = c.rules.policy
 	if h, known := c.Inventory(c.turn.now); known && j.Kind == MoveJob {
 		j.Idle, j.Known = c.idle(&h), c.known()
-		j.Held = c.handOver(j)
+		j.Held, j.Drifts = c.handOver(j), c.drifts()
 	}
 	c.jobs.queue = slices.Delete(c.jobs.queue, next, next+1)
 	c.jobs.running = &runningJob{
@@ -202,6 +202,9 @@ func (c *Controller) count(m *Moved) {
 	t.PulledBytes += m.Pulled
 	if m.Held != nil {
 		c.competition.balancing, c.competition.set = m.Held.Former, m.Held.Value
+	}
+	if m.Pulled > 0 {
+		c.competition.stirred = c.turn.now
 	}
 	c.rest.add(m, c.turn.now)
 	e := journal.Entry{

@@ -296,8 +296,8 @@ func (w *world) end(id string, m plan.Move, how string) control.Moved {
 	}
 	moved.Copied = 2 * time.Second
 	switch how {
-	case "done":
-		moved.End = journal.MoveDone
+	case "done", "gave-way":
+		moved.End, moved.GaveWay = journal.MoveDone, how == "gave-way"
 		w.moved(m)
 	case "cancelled":
 		moved.End, moved.Cancelled = journal.MoveUndone, true

@@ -129,6 +129,9 @@ func jobText(j *control.Job) string {
 	if j.By != "" {
 		text += " (" + string(j.By) + ")"
 	}
+	if j.Drifts {
+		text += ", memory drifts"
+	}
 	return text
 }
 

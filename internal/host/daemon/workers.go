@@ -119,7 +119,7 @@ func (d *Daemon) run(ctx, within context.Context, giveWay <-chan struct{}, j con
 	case control.MoveJob:
 	}
 	r.Later, r.Pull = j.By == control.Balancer, j.Policy.Movers.KernelCopies == policy.AnswerAuto
-	r.Idle, r.Known, r.Held, r.GiveWay = j.Idle, j.Known, j.Held, giveWay
+	r.Idle, r.Known, r.Held, r.Drifts, r.GiveWay = j.Idle, j.Known, j.Held, j.Drifts, giveWay
 	moved, err := host.Move(ctx, r)
 	if len(moved.Guests) == 0 {
 		e := ended(nil, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// A move that gives way leaves the memory that it has not copied, and ends: its vCPUs are at their target, and the
+// A move that gives way copies for some more seconds, leaves the rest, and ends: its vCPUs are at their target, and the
 // rest is for a quiet time. Another move of the same VM brings it.
 func TestMove_GivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -20,7 +20,8 @@ func TestMove_GivesWay(t *testing.T) {
 			r.Pull, r.Later, r.GiveWay = false, true, giveWay
 			close(giveWay)
 		})
-		if err != nil || moved.End != journal.MoveDone || !moved.GaveWay || len(moved.Left) != 2 || moved.Bytes > 0 {
+		if err != nil || moved.End != journal.MoveDone || !moved.GaveWay || len(moved.Left) != 2 || moved.Bytes == 0 ||
+			moved.Bytes > gib/2 {
 			t.Fatalf("%v: %s, gave way %v, left of %v, %v copied", err, moved.End, moved.GaveWay, moved.Left, moved.Bytes)
 		}
 		top := w.Nodes()
@@ -33,6 +34,25 @@ func TestMove_GivesWay(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.CheckInPlace(t, name)
+		}
+	})
+}
+
+// A move that would end soon ends: what is left would have to be planned, begun and copied again.
+func TestMove_DoesNotGiveWayAtItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		giveWay := make(chan struct{})
+		_, _, _, moved, err := pulledMove(t, 64*mib, func(w *world, r *move.Request) {
+			k, ok := w.Joined.Kernel.(crawling)
+			if !ok {
+				t.Fatal("another kernel")
+			}
+			w.Joined.Kernel = k.Kernel // copies at once
+			r.Pull, r.Later, r.GiveWay = false, true, giveWay
+			close(giveWay)
+		})
+		if err != nil || moved.End != journal.MoveDone || moved.GaveWay || len(moved.Left) > 0 && moved.Bytes < 2*gib {
+			t.Fatalf("%v: %s, gave way %v, left of %v, %v copied", err, moved.End, moved.GaveWay, moved.Left, moved.Bytes)
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/drift"
 	"github.com/numavisor/numavisor/internal/guest"
@@ -45,20 +46,32 @@ func (g *moving) withoutLeft(all []drift.Difference) []drift.Difference {
 // errGivesWay ends copying for Request.GiveWay.
 var errGivesWay = errors.New("other VMs need a move more")
 
-// yielding is a pacer that ends copying once the move is to give way.
+// grace is how long a move that is to give way still copies: what ends in this time is not planned, begun and copied
+// again.
+const grace = 5 * time.Second
+
+// yielding is a pacer that ends copying some time after the move is to give way.
 type yielding struct {
 	apply.Pacer
 
 	giveWay <-chan struct{}
+	clock   func() time.Time
+	since   time.Time // when it was first seen that the move is to give way
 }
 
-func (y yielding) Next(ctx context.Context) (topology.Bytes, error) {
+func (y *yielding) Next(ctx context.Context) (topology.Bytes, error) {
 	select {
 	case <-y.giveWay:
-		return 0, errGivesWay
 	default:
 		return y.Pacer.Next(ctx)
 	}
+	if y.since.IsZero() {
+		y.since = y.clock()
+	}
+	if y.clock().Sub(y.since) >= grace {
+		return 0, errGivesWay
+	}
+	return y.Pacer.Next(ctx)
 }
 
 // leaveAll leaves the memory that has not been copied for a quiet time.

@@ -74,6 +74,9 @@ type Request struct {
 	// Held is kernel balancing that the caller has enabled for the move already; nil: it has not. The move takes it
 	// over: it restores it, or reports it in Result.Held.
 	Held *journal.SettingChange
+	// Drifts says that the kernel was bringing memory to vCPUs, for moves of this host, some seconds ago: pages that it
+	// has made inaccessible still move when they are used, also once kernel balancing is disabled.
+	Drifts bool
 	// Known is the host as it was last observed, if the same guests have run since; nil: not known.
 	Known *inventory.Host
 	// GiveWay, once closed, ends copying: the rest waits for a quiet time, as other guests need a move more. Nil: the
@@ -197,7 +200,7 @@ func (h *Host) Move(ctx context.Context, r Request) (Result, error) {
 			return err
 		}
 		for _, g := range m.Move.Guests {
-			if err := still(&inv, g, m.Held != nil); err != nil {
+			if err := still(&inv, g, m.Drifts); err != nil {
 				return err
 			}
 		}

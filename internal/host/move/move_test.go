@@ -263,6 +263,25 @@ func TestMoveRefusesAStalePlan(t *testing.T) {
 	}
 }
 
+// While the kernel brings memory to vCPUs, a move accepts that half of it has gone to other nodes; else a tenth.
+func TestMove_WhileMemoryDrifts(t *testing.T) {
+	for _, c := range []struct {
+		to     string
+		drifts bool
+		stale  bool
+	}{{"0,3", false, true}, {"0,3", true, false}, {"2,3", true, true}, {"1", false, false}} {
+		w := home(t, square, folderOf(t), 2*gib, map[string]topology.NodeID{"a": 0})
+		m := planned(t, w, plan.MoveGuest, map[string]string{"a": "1"})
+		if err := w.Smear("a", nodes(c.to)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := w.Joined.Move(t.Context(), move.Request{ID: "m1", Move: m, Journal: &book{}, Drifts: c.drifts})
+		if errors.Is(err, move.ErrStale) != c.stale || !c.stale && err != nil {
+			t.Errorf("memory now on %s, it drifts %v: %v", c.to, c.drifts, err)
+		}
+	}
+}
+
 // A move that cannot be recorded in the journal does not begin.
 func TestMove_IsRecordedBeforeAnyChange(t *testing.T) {
 	w := home(t, square, folderOf(t), gib, map[string]topology.NodeID{"a": 0})

@@ -291,6 +291,7 @@ func (m *mover) watchPull(ctx context.Context, x apply.Executor, p *pull) error 
 			return err
 		}
 		if !goesOn() {
+			m.note(fmt.Sprintf("memory is copied: at %v a second that is faster than kernel balancing now", p.rate))
 			break
 		}
 	}

@@ -14,17 +14,17 @@ import (
 
 // strayed is the share of a guest's memory that may be on other nodes than when
 // its move was planned: meanwhile the guest touches pages and the kernel
-// reclaims some. With kernel balancing enabled ahead of the move (Request.Held), the kernel also brings some to the
-// vCPUs, whose nodes may be other ones than the move's.
+// reclaims some. While the kernel brings memory to the vCPUs for the moves of this host (Request.Drifts), most of it may
+// go to nodes other than the move's: another plan would be as stale.
 const (
-	strayed     = 0.1
-	heldStrayed = 0.3
+	strayed = 0.1
+	drifted = 0.5
 )
 
 // still returns ErrStale if a guest differs from its state in the plan of the
 // move. A guest that an earlier attempt of this move left partly moved is
 // accepted.
-func still(inv *inventory.Host, m plan.GuestMove, held bool) error {
+func still(inv *inventory.Host, m plan.GuestMove, drifts bool) error {
 	g, ok := inv.Guest(m.Guest)
 	if !ok {
 		return fmt.Errorf("%w: %w", ErrStale, operate.Missing(*inv, m.Guest))
@@ -43,8 +43,8 @@ func still(inv *inventory.Host, m plan.GuestMove, held bool) error {
 			ErrStale, g.Name, now, m.Undo.VCPUNodes)
 	}
 	most := strayed
-	if held {
-		most = heldStrayed
+	if drifts {
+		most = drifted
 	}
 	if part := elsewhere(m.Undo.Memory, g.Seen.MemoryByNode, m.Placement.Nodes); part > most {
 		return fmt.Errorf(

@@ -100,7 +100,8 @@ func New(o Options) *Watcher {
 
 // Follow sets the guests that exist now, and their host: from now on each
 // sample measures those with a PID, and no others. Guests that were followed
-// before keep their files and rates.
+// before keep their files and rates. The next sample reads everything: what follows the guests has just observed them,
+// and figures that were read before it would replace newer ones.
 func (w *Watcher) Follow(guests []inventory.Guest, t *topology.Topology) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -113,6 +114,7 @@ func (w *Watcher) Follow(guests []inventory.Guest, t *topology.Topology) {
 		before[e.guest.Name] = e
 	}
 	now := w.now()
+	w.slowly = time.Time{}
 	w.guests = w.guests[:0]
 	for i, g := range guests {
 		if g.PID <= 0 {

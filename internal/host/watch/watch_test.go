@@ -181,6 +181,24 @@ func TestSample_DoesNotChangeEarlierSamples(t *testing.T) {
 	}
 }
 
+// What follows the guests has just observed their memory: the next sample does not replace that with older figures.
+func TestFollow_ReadsSlowFiguresAgain(t *testing.T) {
+	w := newWorld(t, 2, 2)
+	v := w.add("g", 100, byNode{0: gib}, 0)
+	watcher := w.watcher(Options{})
+	watcher.Sample()
+	v.memory = byNode{1: 2 * gib}
+	w.pass(time.Second, 0.5, 0)
+	if diff := cmp.Diff(byNode{0: gib}, watcher.Sample().Guests[0].MemoryByNode); diff != "" {
+		t.Errorf("read again within %v:\n%s", slowInterval, diff)
+	}
+	w.follow(watcher)
+	w.pass(time.Second, 0.5, 0)
+	if diff := cmp.Diff(byNode{1: 2 * gib}, watcher.Sample().Guests[0].MemoryByNode); diff != "" {
+		t.Errorf("after an observation:\n%s", diff)
+	}
+}
+
 func TestSample_CountersThatRunBackwards(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	v := w.add("g", 100, byNode{0: gib}, 0)
