@@ -133,7 +133,8 @@ func TestLabXen(t *testing.T) {
 	l.usesPools(t)
 }
 
-// The daemon on a Xen host relieves an overloaded node, also if it is killed meanwhile, and sees VMs vanish.
+// The daemon on a Xen host relieves an overloaded node, also if it is killed meanwhile, and sees VMs vanish. Requests at
+// its socket create VMs and delete them.
 func TestLabXenDaemon(t *testing.T) {
 	rotate.Test(t, 1)
 	bootXen(t).relievesOnXen(t)
@@ -199,8 +200,8 @@ func (f *xenFleet) request(t *testing.T, method, path, body string, answer any) 
 	}
 }
 
-// await waits for a state of the fleet.
-func (f *xenFleet) await(t *testing.T, what string, done func() bool) {
+// await waits until something holds.
+func (l *labHost) await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Minute); !done(); time.Sleep(time.Second) {
 		if time.Now().After(end) {
@@ -221,19 +222,42 @@ func (f *xenFleet) until(t *testing.T, name string, want fleetapi.VMState) (vm f
 
 // isBound requires that the VM has its memory and affinities on one of the nodes, also if its kernel crashes while it
 // boots, which reboots it.
-func (f *xenFleet) isBound(t *testing.T, name string, nodes topology.NodeSet) {
+func (l *labHost) isBound(t *testing.T, name string, nodes topology.NodeSet) {
 	t.Helper()
 	var v view
-	f.await(t, name+" has its memory", func() bool {
-		r := f.run(t, "numavisor", "show", name, "-o", "json")
+	l.await(t, name+" has its memory", func() bool {
+		r := l.run(t, "numavisor", "show", name, "-o", "json")
 		v = view{}
 		return r.status == 0 && json.Unmarshal([]byte(r.stdout), &v.View) == nil && v.total() > 190*topology.MiB
 	})
 	home, ok := v.onlyNode()
 	if !ok || !nodes.Contains(home) {
-		t.Errorf("its memory is on %v, the server chose nodes %s", v.Truth.MemoryByNode, nodes)
+		t.Errorf("its memory is on %v, the chosen nodes are %s", v.Truth.MemoryByNode, nodes)
 	}
-	f.affinityIs(t, name, home)
+	l.affinityIs(t, name, home)
+}
+
+// xenRequest is a request for a VM of type xen.
+func xenRequest(name string) string {
+	return `{"spec": {"name": "` + name + `", "vcpus": 2, "memory": "192M"}, "machine": {"type": "xen",
+"kernel": "/lab/vmlinuz", "initrd": "/lab/files/guest.initrd", "cmdline": "console=hvc0 quiet panic=-1"}}`
+}
+
+// createsThroughSocket creates and deletes a VM by requests at the daemon's socket. A stop is refused: xl stores no
+// configuration.
+func (l *labHost) createsThroughSocket(t *testing.T) {
+	t.Helper()
+	var vm fleetapi.VM
+	l.ask(t, "POST", "/v1/vms", xenRequest("api1"), &vm)
+	vm = l.awaitVM(t, "api1", fleetapi.VMRunning)
+	l.isBound(t, "api1", vm.Placement.Nodes)
+	refused := l.run(t, "curl", "-sS", "--unix-socket", "/run/numavisor/daemon.sock", "-X", "POST",
+		"http://daemon/v1/vms/api1/stop")
+	if !strings.Contains(refused.stdout, "delete it instead") {
+		t.Errorf("stopping it: %s%s", refused.stdout, refused.stderr)
+	}
+	l.ask(t, "DELETE", "/v1/vms/api1", "", &vm)
+	l.until(t, "! xl list | grep -q api1")
 }
 
 // uuidOf returns the UUID of a VM that runs or reboots.
@@ -274,8 +298,7 @@ until curl -s --cacert `+fleetCA+` `+xenFleetURL+`/openapi.json >/dev/null; do s
 		f.request(t, "GET", "/v1/hosts", "", &all)
 		return len(all.Hosts) == 1 && all.Hosts[0].State == fleetapi.HostReachable && all.Hosts[0].Nodes == 4
 	})
-	f.request(t, "POST", "/v1/vms", `{"spec": {"name": "web", "vcpus": 2, "memory": "192M"}, "machine": {"type": "xen",
-"kernel": "/lab/vmlinuz", "initrd": "/lab/files/guest.initrd", "cmdline": "console=hvc0 quiet panic=-1"}}`, nil)
+	f.request(t, "POST", "/v1/vms", xenRequest("web"), nil)
 	vm := f.until(t, "web", fleetapi.VMRunning)
 	f.isBound(t, "web", vm.Placement.Nodes)
 	uuid := f.uuidOf(t, "web")
@@ -509,7 +532,7 @@ chmod +x /run/first/xl`)
 	l.until(t, "test -e /run/pinning")
 	l.stopDaemon(t, "KILL")
 	l.sh(t, "rm -r /run/first")
-	l.startDaemon(t)
+	l.startDaemon(t, "--images", "/lab")
 	l.until(t, `grep -qE '"kind":"move-(done|partial|failed|undone)"' /run/records/history.jsonl`)
 	end := l.journal(t, ends...)[0]
 	if end.Kind != journal.MoveDone || len(end.Guests) != 1 {
@@ -530,6 +553,7 @@ chmod +x /run/first/xl`)
 	if left := l.status(t); len(left.Guests) != 1 || len(left.Sample.Guests) != 1 {
 		t.Errorf("the daemon shows %d guests, and measures %d; want one", len(left.Guests), len(left.Sample.Guests))
 	}
+	l.createsThroughSocket(t)
 	l.stopDaemon(t, "TERM")
 	for _, name := range names {
 		if name != moved {
