@@ -16,6 +16,7 @@ import (
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/host/agent"
 	"github.com/numavisor/numavisor/internal/host/daemon"
+	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/host/migrate"
 	"github.com/numavisor/numavisor/internal/host/operate"
@@ -93,6 +94,9 @@ func (m *membership) agent(ctx context.Context, h *local.Host, o *daemon.Options
 		Loads:  func(ctx context.Context) (inventory.Host, error) { return d.Inventory(ctx) },
 		Alarms: func(ctx context.Context) ([]alarm.Alarm, error) { return lastingAlarms(ctx, d) },
 		Roster: o.Roster, Program: thisBuild().Version, Log: o.Log}
+	if p.Boot, err = linux.Live.BootID(); err != nil {
+		return in, err
+	}
 	if h.Xen != nil {
 		p.Look = o.Look
 	}

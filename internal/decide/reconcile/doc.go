@@ -11,7 +11,8 @@
 //   - A VM whose recorded placement is for another host is not changed: that host may run it.
 //   - If a hypervisor cannot be queried, a VM that is not seen is unknown: no action.
 //   - A VM that another program removed is not created again until its users change
-//     their request: it may run elsewhere.
+//     their request: it may run elsewhere. One whose configuration the hypervisor does not
+//     store, and that ran when the host ended, is created again after the host's boot.
 //   - No second action on a VM begins while one runs.
 //
 // The nodes of a VM have three values: those that the fleet wants, those that the fleet

@@ -44,6 +44,7 @@ type Request struct {
 	Now     time.Time
 	Self    string // the host's name in the fleet
 	Host    *inventory.Host
+	Boot    string // changes when the host boots; empty: not known
 	Desired fleet.Desired
 	// Busy are the VMs with an action that runs, or that ended after the observation of Host began.
 	Busy  map[string]bool
@@ -151,12 +152,21 @@ func (d *decider) missing(v *fleet.VM) {
 		d.report(v, fleet.PhaseFailed, "the VM to adopt is not on this host", nil)
 	case v.Run == fleet.Stopped:
 		d.report(v, fleet.PhaseStopped, "", nil)
-	case before && !known.Begun && known.Created.Equal(v.Created) && known.Generation >= v.Generation:
+	case before && !known.Begun && known.Created.Equal(v.Created) && known.Generation >= v.Generation &&
+		!d.endedWithHost(known):
+		known.Boot = "" // it ended by itself, and stays away after the host's next boot, too
+		d.out.State.Known[v.Name] = known
 		d.report(v, fleet.PhaseFailed, "the VM is not on this host any more: it ended, or another program "+
 			"removed it and may run it elsewhere; stop and start it in the fleet to create it again", nil)
 	default:
 		d.act(Create, v)
 	}
+}
+
+// endedWithHost reports whether a VM ended because the host did, and no hypervisor has its configuration: it is created
+// again, as one that the hypervisor stores is started again.
+func (d *decider) endedWithHost(known Known) bool {
+	return known.Transient && known.Boot != "" && d.Boot != "" && known.Boot != d.Boot
 }
 
 // foreign says why a guest of the VM's name is not the fleet's; empty: it is.
@@ -237,7 +247,7 @@ func (d *decider) elsewhere(v *fleet.VM, g *inventory.Guest) bool {
 // remember stores that the VM is as this desired state wants it.
 func (d *decider) remember(v *fleet.VM, g *inventory.Guest, p guest.Placement) {
 	d.out.State.Known[v.Name] = Known{UUID: g.UUID, Created: v.Created, Generation: v.Generation,
-		Placement: p}
+		Placement: p, Transient: !g.Persistent, Boot: d.Boot}
 }
 
 // settle forgets attempts to start a VM once it has run for some time.

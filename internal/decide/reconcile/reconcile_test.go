@@ -127,6 +127,41 @@ func TestDecide_WaitsForAVMThatReboots(t *testing.T) {
 	}
 }
 
+// A VM of which the hypervisor stores nothing is created again if it ran when the host ended. One that ended before, and
+// one that another program removed from the hypervisor's configurations, stay away.
+func TestDecide_AfterABootOfTheHost(t *testing.T) {
+	for name, c := range map[string]struct {
+		persistent bool
+		boots      []string // of the observations; the VM runs in the first one
+		does       reconcile.Kind
+	}{
+		"it ran when the host ended":    {boots: []string{"b1", "b2"}, does: reconcile.Create},
+		"it ended":                      {boots: []string{"b1", "b1"}},
+		"it ended before the host":      {boots: []string{"b1", "b1", "b2"}},
+		"a stored one is gone":          {persistent: true, boots: []string{"b1", "b2"}},
+		"the boot was not known":        {boots: []string{"", "b2"}},
+		"the boot is not known":         {boots: []string{"b1", ""}},
+	} {
+		var d reconcile.Decision
+		for i, boot := range c.boots {
+			h := &inventory.Host{}
+			if i == 0 {
+				h.Guests = append(h.Guests, *seen("running", func(g *inventory.Guest) { g.Persistent = c.persistent }))
+			}
+			d = reconcile.Decide(reconcile.Request{Now: now, Self: "here", Host: h, Boot: boot,
+				Desired: fleet.Desired{VMs: []fleet.VM{wanted()}}, State: d.State})
+		}
+		want := fleet.PhaseFailed
+		if c.does != "" {
+			want = fleet.PhaseWorking
+		}
+		if len(d.Actions) > 0 != (c.does != "") || len(d.Actions) > 0 && d.Actions[0].Kind != c.does ||
+			d.Statuses[0].Phase != want {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+}
+
 // Attempts wait longer and longer, at most minutes, and a change by the users tries at once.
 func TestDecide_WaitsAfterFailures(t *testing.T) {
 	state, at := reconcile.State{}, now

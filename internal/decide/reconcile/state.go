@@ -23,6 +23,10 @@ type Known struct {
 	Created    time.Time       `json:"created,omitzero"`
 	Generation int64           `json:"generation"`
 	Placement  guest.Placement `json:"placement,omitzero"`
+	// Transient says that the hypervisor stores no configuration, and Boot is the host's boot in which the VM was last
+	// seen to run; empty: not known, or the VM has ended in it.
+	Transient bool   `json:"transient,omitempty"`
+	Boot      string `json:"boot,omitempty"`
 }
 
 // Attempts are actions on a VM of one generation that failed, or after which the VM ended by itself.

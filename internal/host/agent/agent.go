@@ -34,6 +34,8 @@ type Options struct {
 	Loads func(context.Context) (inventory.Host, error)
 	// Alarms returns the alarms that last; nil: none are reported.
 	Alarms func(context.Context) ([]alarm.Alarm, error)
+	// Boot changes when the host boots; empty: not known.
+	Boot string
 	// Roster identifies the running guests at little cost: when it changes, the agent observes
 	// the host at once. Nil: only every Look.
 	Roster  func() string
@@ -376,8 +378,8 @@ func (l *loop) decide(h *inventory.Host) {
 		l.timer.Reset(min(l.Look, 5*time.Second))
 		return
 	}
-	d := reconcile.Decide(reconcile.Request{Now: time.Now(), Self: l.Member.Host, Host: h, Desired: *l.desired,
-		Busy: busy, State: l.state, Reported: l.reported})
+	d := reconcile.Decide(reconcile.Request{Now: time.Now(), Self: l.Member.Host, Host: h, Boot: l.Boot,
+		Desired: *l.desired, Busy: busy, State: l.state, Reported: l.reported})
 	l.state = d.State
 	l.noteVMs(l.state, l.desired)
 	if err := l.store(); err != nil {

@@ -36,6 +36,15 @@ func (r Root) HostID() (string, error) {
 	return "", nil
 }
 
+// BootID returns an id that changes when the host boots: /proc/sys/kernel/random/boot_id (random(4)).
+func (r Root) BootID() (string, error) {
+	id, err := r.word("proc", "sys", "kernel", "random", "boot_id")
+	if err != nil {
+		return "", fmt.Errorf("reading which boot of the host this is: %w", err)
+	}
+	return id, nil
+}
+
 // isUUID reports whether a text is 32 hexadecimal digits, not all alike: the
 // machine-id of an image reads "uninitialized", and a UUID that firmware never
 // set is all zeros.

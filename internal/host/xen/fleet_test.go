@@ -75,8 +75,9 @@ func newXenFleet(t *testing.T) *xenFleet {
 	return f
 }
 
-// run lets a host join, and runs its agent until the test ends.
-func (f *xenFleet) run(name string, o agent.Options) {
+// run lets a host join, and runs its agent until the test ends. restart ends the agent and runs it in another boot of the
+// host.
+func (f *xenFleet) run(name string, o agent.Options) (restart func(boot string)) {
 	t := f.t
 	t.Helper()
 	made, err := f.client.CreateJoin(t.Context(), fleetapi.JoinCreate{})
@@ -98,20 +99,29 @@ func (f *xenFleet) run(name string, o agent.Options) {
 	o.Look, o.Grace = 50*time.Millisecond, 300*time.Millisecond
 	o.LoadsEvery, o.HeartbeatEvery = 50*time.Millisecond, 100*time.Millisecond
 	o.LeastWait, o.MostWait = 5*time.Millisecond, 20*time.Millisecond
-	a := agent.New(o)
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- a.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("the agent of %s ends with %v", name, err)
+	start := func() (end func()) {
+		a := agent.New(o)
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- a.Run(ctx) }()
+		return func() {
+			stop()
+			if err := <-ended; err != nil {
+				t.Errorf("the agent of %s ends with %v", name, err)
+			}
 		}
-	})
+	}
+	end := start()
+	t.Cleanup(func() { end() })
 	f.await("host "+name+" reports", func() bool {
 		h, err := f.client.Host(t.Context(), name)
 		return err == nil && h.Nodes > 0
 	})
+	return func(boot string) {
+		end()
+		o.Boot = boot
+		end = start()
+	}
 }
 
 // addXen adds a simulated Xen host.
@@ -288,6 +298,29 @@ func TestFleet_VMOnXen(t *testing.T) {
 		vms, err := f.client.VMs(t.Context(), fleetapi.Filter{})
 		return err == nil && len(vms) == 0
 	})
+}
+
+// After a boot of its host, a VM is created again with its UUID. xl stores nothing of it.
+func TestFleet_CreatesVMsAgainAfterABoot(t *testing.T) {
+	f := newXenFleet(t)
+	h, s := f.addXen("x1")
+	restart := f.run("x1", agent.Options{Host: h, Machines: xlMachines(), Boot: "b1"})
+	f.create("web", 2)
+	uuid := s.domain("web").uuid
+	for _, boot := range []string{"b1", "b2"} { // a restart of the daemon, and a boot of the host
+		s.mu.Lock()
+		if boot == "b2" {
+			clear(s.domains)
+			clear(s.store)
+		}
+		s.mu.Unlock()
+		restart(boot)
+		f.await("it runs in "+boot, func() bool { d := s.domain("web"); return d != nil && d.uuid == uuid })
+		f.until("web", fleetapi.VMRunning)
+	}
+	if n := s.creations(); n != 2 {
+		t.Errorf("created %d times, want 2", n)
+	}
 }
 
 // A VM whose stop was interrupted after its intent was removed is the fleet's still, and can be deleted.
