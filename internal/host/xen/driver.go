@@ -41,6 +41,7 @@ type Driver struct {
 	// listPrograms is for tests.
 	listPrograms func() ([]program, error)
 	spent        atomic.Int64 // CPU time of the programs that were run, in nanoseconds
+	hung         atomic.Bool  // the last call of xl hung
 
 	seen sync.Mutex                         // held for no call: the daemon's samples wait for it
 	free map[topology.NodeID]topology.Bytes // memory, when the topology was last read

@@ -116,6 +116,18 @@ func (d *Driver) call(ctx context.Context, limit time.Duration, program string, 
 	return out, err
 }
 
+// hungShare is the part of the deadline that a call has after one that hung: an observation makes several calls, and
+// its caller waits for all of them.
+const hungShare = 5
+
 func (d *Driver) xl(ctx context.Context, args ...string) ([]byte, error) {
-	return d.call(ctx, d.limit, "xl", args...)
+	limit := d.limit
+	if d.hung.Load() {
+		limit /= hungShare
+	}
+	out, err := d.call(ctx, limit, "xl", args...)
+	if ctx.Err() == nil {
+		d.hung.Store(errors.Is(err, ErrHangs))
+	}
+	return out, err
 }
