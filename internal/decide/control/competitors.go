@@ -32,8 +32,14 @@ type competition struct {
 	set string
 	// found is that setting when the host was last observed without a running job.
 	found string
-	// ahead is when kernel balancing was last enabled for moves that were about to be decided.
-	ahead time.Time
+	// ahead is when kernel balancing was last enabled for moves that were about to be decided, and aheadOf are the
+	// guests whose memory was spread then, or when they began to work.
+	ahead   time.Time
+	aheadOf map[string]bool
+	// brought is when the kernel last brought memory since then, at no less than a part of the highest rate, which is
+	// fastest, in bytes a second.
+	brought time.Time
+	fastest float64
 	// stirred is when the kernel was last seen to bring memory to vCPUs for moves.
 	stirred time.Time
 	drifted map[string]time.Time           // since when a guest differs from its placement

@@ -172,6 +172,7 @@ func (c *Controller) sampled(e Sampled) {
 		return
 	}
 	c.judge()
+	c.watchAhead()
 	c.giveWay()
 	if c.turn.now.Sub(c.when.answered) < c.options.Plan {
 		c.act()

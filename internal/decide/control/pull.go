@@ -1,6 +1,7 @@
 package control
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -28,7 +29,7 @@ func (c *Controller) canPull(h *inventory.Host, m plan.Move) bool {
 	if !mayPull(p.Movers) || h.Kernel.NUMABalancing == "" {
 		return false
 	}
-	not := slices.Concat(m.Names(), c.idle(h))
+	not := slices.Concat(m.Names(), c.unexposed(h))
 	if len(order.Exposed(h, func(name string) bool { return slices.Contains(not, name) })) > 0 {
 		return false
 	}
@@ -61,6 +62,16 @@ func (c *Controller) idle(h *inventory.Host) (names []string) {
 	return names
 }
 
+// unexposed returns the guests that kernel balancing for a move may act on: idle ones, and those that it serves ahead of
+// their moves.
+func (c *Controller) unexposed(h *inventory.Host) []string {
+	names := c.idle(h)
+	if c.pullsAhead() {
+		names = slices.AppendSeq(names, maps.Keys(c.competition.aheadOf))
+	}
+	return names
+}
+
 // withExposed returns the moves of a plan. If the kernel could bring memory to vCPUs, but
 // for VMs in mode auto that have no reason to move now and may run far from their
 // memory, which kernel balancing would then move, it plans again with these as if they
@@ -76,31 +87,58 @@ func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Mo
 	exposed := order.Exposed(r.Host, func(name string) bool {
 		return moves(first, name) || slices.Contains(idle, name)
 	})
-	h := *r.Host
-	h.Guests = slices.Clone(h.Guests)
-	r.Host, r.Past.Degraded = &h, slices.Clone(r.Past.Degraded)
-	for _, name := range exposed {
-		g, ok := h.Guest(name)
-		if !ok || g.Seen.Load == nil || c.modeOf(g) != policy.ModeAuto {
-			return first
-		}
-		load := *g.Seen.Load
-		load.Remote, g.Seen.Load = nil, &load
-		since := r.Now.Add(-time.Duration(p.Balance.DegradedFor))
-		r.Past.Degraded = slices.DeleteFunc(r.Past.Degraded, func(d plan.Degraded) bool { return d.Guest == name })
-		r.Past.Degraded = append(r.Past.Degraded, plan.Degraded{Guest: name, Since: since})
-	}
 	if len(exposed) == 0 {
 		return first
 	}
-	second, err := balance.Plan(r)
-	pinned := func(name string) bool { return moves(second.Moves, name) }
-	advised := slices.ContainsFunc(second.Moves, func(m plan.Move) bool { return m.Advised })
-	out := slices.ContainsFunc(exposed, func(name string) bool { return !pinned(name) })
-	if err != nil || advised || out || copied(second.Moves) > copied(first) {
+	second, ok := c.asDegraded(r, exposed)
+	out := slices.ContainsFunc(exposed, func(name string) bool { return !moves(second, name) })
+	if !ok || out || copied(second) > copied(first) {
 		return first
 	}
-	return second.Moves
+	return second
+}
+
+// asDegraded plans as if guests were degraded: by where they may run, not by where they happened to run. ok is false if
+// one of them may not be moved without an operator.
+func (c *Controller) asDegraded(r balance.Request, names []string) (planned []plan.Move, ok bool) {
+	h := *r.Host
+	h.Guests = slices.Clone(h.Guests)
+	r.Host, r.Past.Degraded = &h, slices.Clone(r.Past.Degraded)
+	for _, name := range names {
+		g, ok := h.Guest(name)
+		if !ok || g.Seen.Load == nil || c.modeOf(g) != policy.ModeAuto {
+			return nil, false
+		}
+		load := *g.Seen.Load
+		load.Remote, g.Seen.Load = nil, &load
+		since := r.Now.Add(-time.Duration(c.rules.policy.Balance.DegradedFor))
+		r.Past.Degraded = slices.DeleteFunc(r.Past.Degraded, func(d plan.Degraded) bool { return d.Guest == name })
+		r.Past.Degraded = append(r.Past.Degraded, plan.Degraded{Guest: name, Since: since})
+	}
+	p, err := balance.Plan(r)
+	advised := slices.ContainsFunc(p.Moves, func(m plan.Move) bool { return m.Advised })
+	return p.Moves, err == nil && !advised
+}
+
+// withServed returns the moves of a plan after the kernel has brought memory ahead of it. It plans again with all guests
+// that the kernel has served as if they were degraded: they are local as long as they happen to run at their memory,
+// and nothing holds them there.
+func (c *Controller) withServed(r balance.Request, first []plan.Move) []plan.Move {
+	idle, served := c.idle(r.Host), []string(nil)
+	for name := range c.competition.aheadOf {
+		if g, ok := r.Host.Guest(name); ok && g.Placement == nil && g.State == "running" && !slices.Contains(idle, name) {
+			served = append(served, name)
+		}
+	}
+	slices.Sort(served)
+	c.competition.aheadOf = nil
+	if len(served) == 0 {
+		return first
+	}
+	if second, ok := c.asDegraded(r, served); ok {
+		return second
+	}
+	return first
 }
 
 // moves reports whether one of the moves is of a guest.
@@ -156,9 +194,15 @@ const (
 	// leads is how long before a degraded guest may move the daemon enables kernel balancing: the kernel begins to
 	// bring memory after a second of the vCPUs' time (kernel/sched/fair.c, sysctl_numa_balancing_scan_delay).
 	leads = 2 * time.Second
-	// aheadLasts is how long kernel balancing stays on without a move, and aheadRests the time from one begin to the
-	// next at least.
+	// aheadLasts is how long kernel balancing stays on without a move, or after the kernel has brought memory, and
+	// aheadRests the time from one begin to the next at least.
 	aheadLasts, aheadRests = 10 * time.Second, 15 * time.Second
+	// aheadMost is how long moves wait for the kernel at most; aheadStarts is how long it takes until memory comes, and
+	// aheadEbbs how long none has come when the kernel has brought what the guests use.
+	aheadMost, aheadStarts, aheadEbbs = time.Minute, 4 * time.Second, 4 * time.Second
+	// aheadLeast is the rate in bytes a second, and aheadPart the part of the highest rate, below which memory that
+	// the kernel brings does not count.
+	aheadLeast, aheadPart = float64(4 * topology.MiB), 0.25
 )
 
 // pullAhead enables kernel balancing for the moves that the next plan is likely to make: those of guests that have
@@ -176,7 +220,7 @@ func (c *Controller) pullAhead() {
 	if !known || err != nil || mode < 0 || mode&1 == 1 || !mayPull(c.rules.policy.Movers) || !c.soonPulled(&h) {
 		return
 	}
-	o.ahead = c.turn.now
+	o.ahead, o.brought, o.fastest = c.turn.now, time.Time{}, 0
 	o.wanted = append(o.wanted, plan.Remedy{
 		Kind: plan.WriteSetting, Path: plan.NUMABalancingPath,
 		From: h.Kernel.NUMABalancing, Value: strconv.Itoa(mode | 1),
@@ -186,19 +230,30 @@ func (c *Controller) pullAhead() {
 
 // soonPulled reports whether guests that the kernel can serve may move soon, and kernel balancing exposes no other.
 func (c *Controller) soonPulled(h *inventory.Host) bool {
-	degradedFor, soon := time.Duration(c.rules.policy.Balance.DegradedFor), c.idle(h)
+	degradedFor, of := time.Duration(c.rules.policy.Balance.DegradedFor), map[string]bool{}
 	for _, d := range c.when.plan.Degraded {
-		g, ok := h.Guest(d.Guest)
-		if !ok || !slices.Contains(d.Reasons, plan.RemoteAccess) || c.modeOf(g) != policy.ModeAuto ||
-			!order.Pullable(g, c.rules.policy.Balance) || gathered(g) {
+		if g, ok := h.Guest(d.Guest); !ok || !slices.Contains(d.Reasons, plan.RemoteAccess) || !c.spread(g) {
 			return false
 		}
 		if left := d.Since.Add(degradedFor).Sub(c.turn.now); left > 0 && left <= leads {
-			soon = append(soon, d.Guest)
+			of[d.Guest] = true
 		}
 	}
-	exempt := func(name string) bool { return slices.Contains(soon, name) }
-	return len(soon) > len(c.idle(h)) && len(order.Exposed(h, exempt)) == 0
+	c.competition.aheadOf = of
+	return len(of) > 0 && len(c.exposedAhead(h)) == 0
+}
+
+// exposedAhead returns the guests that kernel balancing ahead of moves exposes although they are not those that it
+// serves.
+func (c *Controller) exposedAhead(h *inventory.Host) []string {
+	idle := c.idle(h)
+	return order.Exposed(h, func(name string) bool { return c.competition.aheadOf[name] || slices.Contains(idle, name) })
+}
+
+// spread reports whether the kernel can serve a guest ahead of its move: most of its memory must be copied wherever it
+// goes.
+func (c *Controller) spread(g *inventory.Guest) bool {
+	return c.modeOf(g) == policy.ModeAuto && order.Pullable(g, c.rules.policy.Balance) && !gathered(g)
 }
 
 // gathered reports whether most of a guest's memory is on one node: its vCPUs may move there instead.
@@ -210,10 +265,63 @@ func gathered(g *inventory.Guest) bool {
 	return most > g.Seen.MemoryByNode.Total()/2
 }
 
+// watchAhead notes how fast the kernel brings memory ahead of moves. Guests that begin to work are served, too, if their
+// memory is spread; if it is not, kernel balancing ends.
+func (c *Controller) watchAhead() {
+	o, s := &c.competition, &c.host.sample
+	if !o.holds() || o.ahead.IsZero() {
+		return
+	}
+	if s.Window > 0 {
+		rate := float64(s.Moves.Balancing) / s.Window.Seconds()
+		if o.fastest = max(o.fastest, rate); rate >= max(aheadLeast, aheadPart*o.fastest) {
+			o.brought = c.turn.now
+		}
+	}
+	h, known := c.Inventory(c.turn.now)
+	if !known {
+		return
+	}
+	for _, name := range c.exposedAhead(&h) {
+		if g, ok := h.Guest(name); ok && c.spread(g) {
+			o.aheadOf[name] = true
+		} else {
+			o.ahead = time.Time{}
+		}
+	}
+}
+
 // pullsAhead reports whether kernel balancing is to stay on for moves that are not decided yet.
 func (c *Controller) pullsAhead() bool {
 	o := &c.competition
-	return o.holds() && c.turn.now.Sub(o.ahead) < aheadLasts && c.held() == "" && !c.turn.stopping
+	return o.holds() && (c.turn.now.Sub(o.ahead) < aheadLasts || c.turn.now.Sub(o.brought) < aheadLasts) &&
+		c.turn.now.Sub(o.ahead) < aheadMost+aheadLasts && c.held() == "" && !c.turn.stopping
+}
+
+// bringsAhead reports whether the kernel still brings memory ahead of moves, or may soon.
+func (c *Controller) bringsAhead() bool {
+	o, now := &c.competition, c.turn.now
+	return c.pullsAhead() && now.Sub(o.ahead) < aheadMost &&
+		(now.Sub(o.ahead) < aheadStarts || now.Sub(o.brought) < aheadEbbs)
+}
+
+// aheadEnded reports whether the kernel has brought what it brings ahead of moves, and they have not been decided yet.
+func (c *Controller) aheadEnded() bool {
+	return c.competition.holds() && len(c.competition.aheadOf) > 0 && !c.bringsAhead()
+}
+
+// awaitsKernel reports whether moves should wait for the memory that the kernel brings ahead of them. It serves all
+// guests at the same time, and what it brings decides where they are pinned: a move that begins meanwhile serves some, and
+// keeps the others waiting.
+func (c *Controller) awaitsKernel(h *inventory.Host, moves []plan.Move) bool {
+	o := &c.competition
+	if len(moves) == 0 || !c.bringsAhead() {
+		return false
+	}
+	return !slices.ContainsFunc(plan.JoinPulled(moves), func(m plan.Move) bool {
+		other := slices.ContainsFunc(m.Names(), func(name string) bool { return !o.aheadOf[name] })
+		return other || m.Benefit.WaitCPUs > m.Benefit.AccessCPUs || !c.canPull(h, m)
+	})
 }
 
 // settles is how long memory may still move after kernel balancing has been disabled: the kernel makes up to 256 MiB of

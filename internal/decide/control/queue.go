@@ -80,8 +80,8 @@ func (c *Controller) startJob() {
 	j := c.jobs.queue[next]
 	j.Policy = c.rules.policy
 	if h, known := c.Inventory(c.turn.now); known && j.Kind == MoveJob {
-		j.Idle, j.Known = c.idle(&h), c.known()
-		j.Held, j.Drifts = c.handOver(j), c.drifts()
+		j.Idle, j.Known, j.Drifts = c.unexposed(&h), c.known(), c.drifts()
+		j.Held = c.handOver(j)
 	}
 	c.jobs.queue = slices.Delete(c.jobs.queue, next, next+1)
 	c.jobs.running = &runningJob{

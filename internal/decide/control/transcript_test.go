@@ -127,6 +127,7 @@ func (w *world) hostCommand(d *datadriven.TestData) {
 func (w *world) kernelCommand(d *datadriven.TestData) {
 	d.MaybeScanArgs(w.t, "numa-balancing", &w.kernel.NUMABalancing)
 	d.MaybeScanArgs(w.t, "numad", &w.kernel.NumadRunning)
+	d.MaybeScanArgs(w.t, "brings", &w.brings)
 }
 
 func (w *world) heldCommand(d *datadriven.TestData) {

@@ -33,9 +33,9 @@ func (c *Controller) moment() time.Time {
 
 // planDue reports whether a plan is due: the regular one, or one because a guest
 // has reached degraded_for or is newly over a threshold, or because loads since a job are known, or the last plan was
-// stale.
+// stale, or the kernel has brought the memory for which moves wait.
 func (c *Controller) planDue() bool {
-	return c.when.again || c.moment().Sub(c.when.planned) >= c.options.Plan || c.reachedDegradedFor() || c.reachedLoads() ||
+	return c.when.again || c.aheadEnded() || c.moment().Sub(c.when.planned) >= c.options.Plan || c.reachedDegradedFor() || c.reachedLoads() ||
 		c.newlyOverThreshold()
 }
 
@@ -59,9 +59,10 @@ func (c *Controller) reachedDegradedFor() bool {
 // newlyOverThreshold reports whether the latest sample shows a guest over a
 // threshold that was not at the last plan. A guest is degraded only from the plan
 // that finds it, so waiting for the regular plan would prolong its degraded_for.
-// There is at most one such plan between two regular ones, or after a job.
+// There are at most two such plans in the time between two regular ones: guests that begin to work are often idle
+// again for a moment.
 func (c *Controller) newlyOverThreshold() bool {
-	if c.moment().Sub(c.when.early) < c.options.Plan {
+	if c.moment().Sub(c.when.early) < c.options.Plan/2 {
 		return false
 	}
 	for name := range balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance) {
@@ -156,10 +157,12 @@ func (c *Controller) plan() {
 	c.log(Debug, "planned", "sample", c.host.sample.Cost, "degraded", len(p.Degraded), "moves", len(p.Moves))
 	c.when.plan = p
 	advised, moves := c.divide(p.Moves)
-	if len(moves) > 0 && c.awaitsOthers() {
+	switch {
+	case c.aheadEnded():
+		moves = c.withServed(r, moves)
+	case c.awaitsKernel(&h, moves) || len(moves) > 0 && c.awaitsOthers():
 		moves = nil
-	}
-	if len(moves) == len(p.Moves) {
+	case len(moves) == len(p.Moves):
 		moves = c.withExposed(r, moves)
 	}
 	for _, m := range c.join(&h, inOrder(&h, c.rules.policy, moves)) {

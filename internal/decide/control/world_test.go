@@ -49,6 +49,7 @@ type world struct {
 	remedy   *plan.Remedy
 	state    control.State
 	orders   control.OrderID
+	brings   int           // MiB a second that kernel balancing moves
 	sampleIn time.Duration // of the last event
 	out      strings.Builder
 }
@@ -205,6 +206,7 @@ func (w *world) turn() {
 		s.Window = w.now.Sub(w.last)
 	}
 	w.last = w.now
+	s.Moves.Balancing = topology.Bytes(float64(w.brings) * s.Window.Seconds() * float64(topology.MiB))
 	used := map[topology.NodeID]float64{}
 	for _, name := range slices.Sorted(maps.Keys(w.guests)) {
 		s.Guests = append(s.Guests, w.sample(w.guests[name], s.Window, used))

@@ -69,7 +69,7 @@ type Request struct {
 	// process is killed.
 	Pull bool
 	// Idle are guests that do not prevent Pull, wherever they may run: they hardly use
-	// CPUs, so kernel balancing hardly moves their memory.
+	// CPUs, so kernel balancing hardly moves their memory, or it is to move that as well.
 	Idle []string
 	// Held is kernel balancing that the caller has enabled for the move already; nil: it has not. The move takes it
 	// over: it restores it, or reports it in Result.Held.
