@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -31,7 +30,6 @@ const (
 	// pruneEvery is how often old audit entries and results of requests are deleted.
 	pruneEvery = time.Hour
 	mostAudit  = 20000
-	repeatTime = 24 * time.Hour
 )
 
 // reconcile does what no single request does: it retries pending VMs, settles what hosts report, drains hosts and
@@ -41,6 +39,7 @@ func (s *Server) reconcile(ctx context.Context) {
 	defer tick.Stop()
 	var pruned time.Time
 	again := map[string]retry{} // VMs of draining hosts
+	seen := seenRepeats{}
 	for led := false; ; {
 		whole := !led
 		select {
@@ -62,7 +61,7 @@ func (s *Server) reconcile(ctx context.Context) {
 		s.pass(ctx, again, whole)
 		if time.Since(pruned) > pruneEvery {
 			pruned = time.Now()
-			s.prune(ctx)
+			s.prune(ctx, seen)
 		}
 	}
 }
@@ -421,7 +420,7 @@ func stays(t *transaction, at record[fleet.VM], why string) error {
 }
 
 // prune deletes the oldest entries of the audit, the oldest migrations, and old results of requests.
-func (s *Server) prune(ctx context.Context) {
+func (s *Server) prune(ctx context.Context, seen seenRepeats) {
 	var keys []string
 	entries, _, err := s.Store.List(ctx, store.Audit)
 	if err == nil && len(entries) > mostAudit {
@@ -436,11 +435,8 @@ func (s *Server) prune(ctx context.Context) {
 		}
 	}
 	repeats, _, err := s.Store.List(ctx, store.Repeats)
-	for _, r := range repeats {
-		var result repeat
-		if err == nil && (json.Unmarshal(r.Value, &result) != nil || s.Now().Sub(result.At) > repeatTime) {
-			keys = append(keys, r.Key)
-		}
+	if err == nil {
+		keys = append(keys, seen.expired(repeats, time.Now(), mostRepeats)...)
 	}
 	s.cache.read(func(st *state) {
 		for hash, j := range st.joins {

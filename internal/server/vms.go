@@ -164,13 +164,6 @@ func projectOf(u *fleetapi.User, named string) (string, error) {
 	return u.Projects[0], nil
 }
 
-// repeat is the stored result of a request with an Idempotency-Key.
-type repeat struct {
-	Body string    `json:"body"` // hash
-	VM   string    `json:"vm"`
-	At   time.Time `json:"at"`
-}
-
 // repeated returns the result of an earlier request with the same key; nil if there is none.
 func (s *Server) repeated(ctx context.Context, c rest.Call, key, hash string) (*fleetapi.VM, error) {
 	if key == "" {
