@@ -40,6 +40,8 @@ type competition struct {
 	// fastest, in bytes a second.
 	brought time.Time
 	fastest float64
+	// served are guests of the last plan to which the kernel has brought memory ahead of it.
+	served []string
 	// stirred is when the kernel was last seen to bring memory to vCPUs for moves.
 	stirred time.Time
 	drifted map[string]time.Time           // since when a guest differs from its placement

@@ -120,25 +120,27 @@ func (c *Controller) asDegraded(r balance.Request, names []string) (planned []pl
 	return p.Moves, err == nil && !advised
 }
 
-// withServed returns the moves of a plan after the kernel has brought memory ahead of it. It plans again with all guests
-// that the kernel has served as if they were degraded: they are local as long as they happen to run at their memory,
-// and nothing holds them there.
+// withServed returns the moves of a plan after the kernel has brought memory ahead of it, as one round. It plans again with
+// all guests that the kernel has served as if they were degraded: they are local as long as they happen to run at their
+// memory, and nothing holds them there.
 func (c *Controller) withServed(r balance.Request, first []plan.Move) []plan.Move {
-	idle, served := c.idle(r.Host), []string(nil)
-	for name := range c.competition.aheadOf {
+	o, idle := &c.competition, c.idle(r.Host)
+	o.served = nil
+	for name := range o.aheadOf {
 		if g, ok := r.Host.Guest(name); ok && g.Placement == nil && g.State == "running" && !slices.Contains(idle, name) {
-			served = append(served, name)
+			o.served = append(o.served, name)
 		}
 	}
-	slices.Sort(served)
-	c.competition.aheadOf = nil
-	if len(served) == 0 {
+	slices.Sort(o.served)
+	o.aheadOf = nil
+	if len(o.served) == 0 {
 		return first
 	}
-	if second, ok := c.asDegraded(r, served); ok {
-		return second
+	second, ok := c.asDegraded(r, o.served)
+	if !ok {
+		return first
 	}
-	return first
+	return plan.JoinPulled(second)
 }
 
 // moves reports whether one of the moves is of a guest.
@@ -203,6 +205,8 @@ const (
 	// aheadLeast is the rate in bytes a second, and aheadPart the part of the highest rate, below which memory that
 	// the kernel brings does not count.
 	aheadLeast, aheadPart = float64(4 * topology.MiB), 0.25
+	// aheadOwn is the part of the rate of the daemon's own copy that the kernel must reach.
+	aheadOwn = 0.5
 )
 
 // pullAhead enables kernel balancing for the moves that the next plan is likely to make: those of guests that have
@@ -315,12 +319,16 @@ func (c *Controller) aheadEnded() bool {
 // keeps the others waiting.
 func (c *Controller) awaitsKernel(h *inventory.Host, moves []plan.Move) bool {
 	o := &c.competition
-	if len(moves) == 0 || !c.bringsAhead() {
+	own := h.MoverBytesPerSecond
+	if len(moves) == 0 || !c.bringsAhead() || order.Undisturbed(own) {
 		return false
 	}
-	return !slices.ContainsFunc(plan.JoinPulled(moves), func(m plan.Move) bool {
+	if c.turn.now.Sub(o.ahead) >= aheadStarts && o.fastest < aheadOwn*float64(own) {
+		return false
+	}
+	return !slices.ContainsFunc(moves, func(m plan.Move) bool {
 		other := slices.ContainsFunc(m.Names(), func(name string) bool { return !o.aheadOf[name] })
-		return other || m.Benefit.WaitCPUs > m.Benefit.AccessCPUs || !c.canPull(h, m)
+		return other || m.Benefit.WaitCPUs > m.Benefit.AccessCPUs
 	})
 }
 

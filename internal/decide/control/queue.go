@@ -81,6 +81,7 @@ func (c *Controller) startJob() {
 	j.Policy = c.rules.policy
 	if h, known := c.Inventory(c.turn.now); known && j.Kind == MoveJob {
 		j.Idle, j.Known, j.Drifts = c.unexposed(&h), c.known(), c.drifts()
+		j.Served = c.competition.served
 		j.Held = c.handOver(j)
 	}
 	c.jobs.queue = slices.Delete(c.jobs.queue, next, next+1)

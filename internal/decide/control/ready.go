@@ -104,6 +104,8 @@ type Job struct {
 	// Held is kernel balancing that the daemon has enabled for the move already; nil: it has not. If the move
 	// begins, it takes the setting over.
 	Held *journal.SettingChange
+	// Served are guests to whose vCPUs the kernel has just brought the memory that they use.
+	Served []string
 	// Drifts says that the kernel was bringing memory to vCPUs for moves some seconds ago.
 	Drifts bool
 	// Known is the host as last observed, with the memory of the latest sample; nil: it may have changed since.

@@ -155,7 +155,7 @@ func (c *Controller) plan() {
 	}
 	c.totals.Plans++
 	c.log(Debug, "planned", "sample", c.host.sample.Cost, "degraded", len(p.Degraded), "moves", len(p.Moves))
-	c.when.plan = p
+	c.when.plan, c.competition.served = p, nil
 	advised, moves := c.divide(p.Moves)
 	switch {
 	case c.aheadEnded():

@@ -133,6 +133,9 @@ func jobText(j *control.Job) string {
 	if j.Drifts {
 		text += ", memory drifts"
 	}
+	if len(j.Served) > 0 {
+		text += ", the kernel has served " + strings.Join(j.Served, " ")
+	}
 	return text
 }
 

@@ -151,6 +151,10 @@ const (
 	scanned = float64(256 * topology.MiB)
 )
 
+// Undisturbed reports whether a thread that copies this many bytes a second has a CPU of its own: then VMs lose nothing
+// else by it. 0: the rate is not known.
+func Undisturbed(rate topology.Bytes) bool { return float64(rate) >= alone }
+
 // Pays reports whether the kernel is the better mover for VMs that are copied in
 // this order otherwise, by the work that they lose. rate is how fast our own
 // thread copies now, in bytes a second; 0: not known, then our own copy is preferred.

@@ -120,6 +120,7 @@ func (d *Daemon) run(ctx, within context.Context, giveWay <-chan struct{}, j con
 	}
 	r.Later, r.Pull = j.By == control.Balancer, j.Policy.Movers.KernelCopies == policy.AnswerAuto
 	r.Idle, r.Known, r.Held, r.Drifts, r.GiveWay = j.Idle, j.Known, j.Held, j.Drifts, giveWay
+	r.Served = j.Served
 	moved, err := host.Move(ctx, r)
 	if len(moved.Guests) == 0 {
 		e := ended(nil, err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/drift"
+	"github.com/numavisor/numavisor/internal/decide/order"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -20,6 +21,22 @@ func (m *mover) asked(inv *inventory.Host, seen *inventory.Guest, g *moving) {
 	m.there(inv, seen, g)
 	if m.Later && g.Placement.CPUMode != guest.CPUNone {
 		g.leaveRest()
+		if slices.Contains(m.Served, g.Guest) {
+			g.leaveCold()
+		}
+	}
+}
+
+// leaveCold leaves the memory that the kernel has not brought to the guest's vCPUs, if it is little: they hardly use it.
+func (g *moving) leaveCold() {
+	var far topology.Bytes
+	for node, bytes := range g.seen.Seen.MemoryByNode {
+		if !g.Placement.Nodes.Contains(node) {
+			far += bytes
+		}
+	}
+	if len(g.copies) > 0 && order.Cold(far, g.seen.Seen.MemoryByNode.Total()) {
+		g.copies, g.left, g.cold = nil, true, true
 	}
 }
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/numavisor/numavisor/internal/decide/drift"
 	"github.com/numavisor/numavisor/internal/host/move"
+	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -49,4 +51,36 @@ func TestMove_Later(t *testing.T) {
 		t.Errorf("the bind left %v", left)
 	}
 	w.CheckInPlace(t, "a")
+}
+
+// What the kernel has left of a guest's memory after it has brought the rest is left, too, if it is little. The vCPUs
+// move at once.
+func TestMove_LeavesWhatTheKernelHasLeft(t *testing.T) {
+	for _, brought := range []topology.Bytes{gib - 100*mib, gib / 2} {
+		synctest.Test(t, func(t *testing.T) {
+			w, _, _, moved, err := pulledMove(t, 0, func(w *world, r *move.Request) {
+				for i, g := range r.Move.Guests {
+					top := w.Nodes()
+					if err := w.Repin(g.Guest, 0, top.CPUsOf(g.Placement.Nodes)); err != nil {
+						t.Fatal(err)
+					}
+					r.Move.Guests[i].Undo.VCPUNodes = g.Placement.Nodes
+				}
+				w.Host.Pull(brought)
+				r.Pull, r.Later, r.Drifts, r.Served = false, true, true, []string{"a", "b"}
+			})
+			if err != nil || moved.End != journal.MoveDone {
+				t.Fatalf("%v: %s %v", err, moved.End, moved.Shortfalls())
+			}
+			if cold := brought > gib/2; cold != (moved.Bytes == 0) || len(moved.Left) != 2 {
+				t.Errorf("the kernel brought %v: %v copied, left of %v", brought, moved.Bytes, moved.Left)
+			}
+			for _, name := range []string{"a", "b"} {
+				if _, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: name}); err != nil {
+					t.Fatal(err)
+				}
+				w.CheckInPlace(t, name)
+			}
+		})
+	}
 }

@@ -74,6 +74,9 @@ type Request struct {
 	// Held is kernel balancing that the caller has enabled for the move already; nil: it has not. The move takes it
 	// over: it restores it, or reports it in Result.Held.
 	Held *journal.SettingChange
+	// Served are guests to whose vCPUs the kernel has just brought memory, until it brought hardly any: with Later, a
+	// little that is elsewhere waits for a quiet time.
+	Served []string
 	// Drifts says that the kernel was bringing memory to vCPUs, for moves of this host, some seconds ago: pages that it
 	// has made inaccessible still move when they are used, also once kernel balancing is disabled.
 	Drifts bool

@@ -56,7 +56,7 @@ func (m *mover) canPull(inv *inventory.Host) {
 		return ours[name] || slices.Contains(m.Idle, name)
 	})
 	for _, g := range m.order {
-		if g.pull.Possible(p.Balance) {
+		if !g.cold && g.pull.Possible(p.Balance) {
 			m.pulling.guests = append(m.pulling.guests, g)
 		}
 	}
