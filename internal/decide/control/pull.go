@@ -137,7 +137,10 @@ func (c *Controller) withServed(r balance.Request, first []plan.Move) []plan.Mov
 		return first
 	}
 	second, ok := c.asDegraded(r, o.served)
-	if !ok {
+	out := slices.ContainsFunc(first, func(m plan.Move) bool {
+		return slices.ContainsFunc(m.Names(), func(name string) bool { return !moves(second, name) })
+	})
+	if !ok || out {
 		return first
 	}
 	return plan.JoinPulled(second)
@@ -201,7 +204,7 @@ const (
 	aheadLasts, aheadRests = 10 * time.Second, 15 * time.Second
 	// aheadMost is how long moves wait for the kernel at most; aheadStarts is how long it takes until memory comes, and
 	// aheadEbbs how long none has come when the kernel has brought what the guests use.
-	aheadMost, aheadStarts, aheadEbbs = time.Minute, 4 * time.Second, 4 * time.Second
+	aheadMost, aheadStarts, aheadEbbs = time.Minute, 8 * time.Second, 4 * time.Second
 	// aheadLeast is the rate in bytes a second, and aheadPart the part of the highest rate, below which memory that
 	// the kernel brings does not count.
 	aheadLeast, aheadPart = float64(4 * topology.MiB), 0.25
@@ -273,7 +276,7 @@ func gathered(g *inventory.Guest) bool {
 // memory is spread; if it is not, kernel balancing ends.
 func (c *Controller) watchAhead() {
 	o, s := &c.competition, &c.host.sample
-	if !o.holds() || o.ahead.IsZero() {
+	if !o.holds() || len(o.aheadOf) == 0 { // their moves have been decided
 		return
 	}
 	if s.Window > 0 {
