@@ -33,7 +33,7 @@ type competition struct {
 	// found is that setting when the host was last observed without a running job.
 	found string
 	// ahead is when kernel balancing was last enabled for moves that were about to be decided, and aheadOf are the
-	// guests whose memory was spread then, or when they began to work.
+	// guests whose memory was spread then or later.
 	ahead   time.Time
 	aheadOf map[string]bool
 	// brought is when the kernel last brought memory since then, at no less than a part of the highest rate, which is

@@ -237,17 +237,27 @@ func (c *Controller) pullAhead() {
 
 // soonPulled reports whether guests that the kernel can serve may move soon, and kernel balancing exposes no other.
 func (c *Controller) soonPulled(h *inventory.Host) bool {
-	degradedFor, of := time.Duration(c.rules.policy.Balance.DegradedFor), map[string]bool{}
+	degradedFor, soon := time.Duration(c.rules.policy.Balance.DegradedFor), false
 	for _, d := range c.when.plan.Degraded {
 		if g, ok := h.Guest(d.Guest); !ok || !slices.Contains(d.Reasons, plan.RemoteAccess) || !c.spread(g) {
 			return false
 		}
-		if left := d.Since.Add(degradedFor).Sub(c.turn.now); left > 0 && left <= leads {
-			of[d.Guest] = true
+		left := d.Since.Add(degradedFor).Sub(c.turn.now)
+		soon = soon || left > 0 && left <= leads
+	}
+	c.competition.aheadOf = map[string]bool{}
+	c.serve(h)
+	return soon && len(c.exposedAhead(h)) == 0
+}
+
+// serve adds the guests whose memory is spread to those that the kernel serves ahead of moves, also idle ones: they
+// may begin to work meanwhile.
+func (c *Controller) serve(h *inventory.Host) {
+	for i := range h.Guests {
+		if g := &h.Guests[i]; g.State == "running" && c.spread(g) {
+			c.competition.aheadOf[g.Name] = true
 		}
 	}
-	c.competition.aheadOf = of
-	return len(of) > 0 && len(c.exposedAhead(h)) == 0
 }
 
 // exposedAhead returns the guests that kernel balancing ahead of moves exposes although they are not those that it
@@ -289,12 +299,9 @@ func (c *Controller) watchAhead() {
 	if !known {
 		return
 	}
-	for _, name := range c.exposedAhead(&h) {
-		if g, ok := h.Guest(name); ok && c.spread(g) {
-			o.aheadOf[name] = true
-		} else {
-			o.ahead = time.Time{}
-		}
+	c.serve(&h)
+	if len(c.exposedAhead(&h)) > 0 {
+		o.ahead, o.brought = time.Time{}, time.Time{}
 	}
 }
 

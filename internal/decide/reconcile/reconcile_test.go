@@ -135,12 +135,12 @@ func TestDecide_AfterABootOfTheHost(t *testing.T) {
 		boots      []string // of the observations; the VM runs in the first one
 		does       reconcile.Kind
 	}{
-		"it ran when the host ended":    {boots: []string{"b1", "b2"}, does: reconcile.Create},
-		"it ended":                      {boots: []string{"b1", "b1"}},
-		"it ended before the host":      {boots: []string{"b1", "b1", "b2"}},
-		"a stored one is gone":          {persistent: true, boots: []string{"b1", "b2"}},
-		"the boot was not known":        {boots: []string{"", "b2"}},
-		"the boot is not known":         {boots: []string{"b1", ""}},
+		"it ran when the host ended": {boots: []string{"b1", "b2"}, does: reconcile.Create},
+		"it ended":                   {boots: []string{"b1", "b1"}},
+		"it ended before the host":   {boots: []string{"b1", "b1", "b2"}},
+		"a stored one is gone":       {persistent: true, boots: []string{"b1", "b2"}},
+		"the boot was not known":     {boots: []string{"", "b2"}},
+		"the boot is not known":      {boots: []string{"b1", ""}},
 	} {
 		var d reconcile.Decision
 		for i, boot := range c.boots {
