@@ -208,8 +208,6 @@ const (
 	// aheadLeast is the rate in bytes a second, and aheadPart the part of the highest rate, below which memory that
 	// the kernel brings does not count.
 	aheadLeast, aheadPart = float64(4 * topology.MiB), 0.25
-	// aheadOwn is the part of the rate of the daemon's own copy that the kernel must reach.
-	aheadOwn = 0.5
 )
 
 // pullAhead enables kernel balancing for the moves that the next plan is likely to make: those of guests that have
@@ -326,14 +324,10 @@ func (c *Controller) aheadEnded() bool {
 
 // awaitsKernel reports whether moves should wait for the memory that the kernel brings ahead of them. It serves all
 // guests at the same time, and what it brings decides where they are pinned: a move that begins meanwhile serves some, and
-// keeps the others waiting.
+// keeps the others waiting. Where a copy has a CPU of its own, it is faster.
 func (c *Controller) awaitsKernel(h *inventory.Host, moves []plan.Move) bool {
 	o := &c.competition
-	own := h.MoverBytesPerSecond
-	if len(moves) == 0 || !c.bringsAhead() || order.Undisturbed(own) {
-		return false
-	}
-	if c.turn.now.Sub(o.ahead) >= aheadStarts && o.fastest < aheadOwn*float64(own) {
+	if len(moves) == 0 || !c.bringsAhead() || order.Undisturbed(h.MoverBytesPerSecond) {
 		return false
 	}
 	return !slices.ContainsFunc(moves, func(m plan.Move) bool {
