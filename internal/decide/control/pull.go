@@ -207,7 +207,7 @@ const (
 	aheadMost, aheadStarts, aheadEbbs = time.Minute, 8 * time.Second, 4 * time.Second
 	// aheadLeast is the rate in bytes a second, and aheadPart the part of the highest rate, below which memory that
 	// the kernel brings does not count.
-	aheadLeast, aheadPart = float64(4 * topology.MiB), 0.25
+	aheadLeast, aheadPart = float64(4 * topology.MiB), 0.1
 )
 
 // pullAhead enables kernel balancing for the moves that the next plan is likely to make: those of guests that have
