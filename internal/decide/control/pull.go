@@ -136,6 +136,12 @@ func (c *Controller) withServed(r balance.Request, first []plan.Move) []plan.Mov
 	if len(o.served) == 0 {
 		return first
 	}
+	h := *r.Host
+	rate := topology.Bytes(o.fastest) / topology.Bytes(len(o.served)) // as the kernel has brought the memory of each
+	if own := h.MoverBytesPerSecond; rate > 0 && (own == 0 || rate < own) {
+		h.MoverBytesPerSecond = rate // the trial of our own copy ran before they worked
+	}
+	r.Host = &h
 	second, ok := c.asDegraded(r, o.served)
 	out := slices.ContainsFunc(first, func(m plan.Move) bool {
 		return slices.ContainsFunc(m.Names(), func(name string) bool { return !moves(second, name) })
@@ -317,6 +323,20 @@ func (c *Controller) bringsAhead() bool {
 		(now.Sub(o.ahead) < aheadStarts || now.Sub(o.brought) < aheadEbbs)
 }
 
+// allServed reports whether a plan could only wait for the kernel: it brings memory to all guests over a threshold. To plan
+// would take time from them.
+func (c *Controller) allServed() bool {
+	if !c.bringsAhead() || order.Undisturbed(c.copyRate()) {
+		return false
+	}
+	for name := range balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance) {
+		if !c.competition.aheadOf[name] {
+			return false
+		}
+	}
+	return true
+}
+
 // aheadEnded reports whether the kernel has brought what it brings ahead of moves, and they have not been decided yet.
 func (c *Controller) aheadEnded() bool {
 	return c.competition.holds() && len(c.competition.aheadOf) > 0 && !c.bringsAhead()
@@ -325,9 +345,9 @@ func (c *Controller) aheadEnded() bool {
 // awaitsKernel reports whether moves should wait for the memory that the kernel brings ahead of them. It serves all
 // guests at the same time, and what it brings decides where they are pinned: a move that begins meanwhile serves some, and
 // keeps the others waiting. Where a copy has a CPU of its own, it is faster.
-func (c *Controller) awaitsKernel(h *inventory.Host, moves []plan.Move) bool {
+func (c *Controller) awaitsKernel(moves []plan.Move) bool {
 	o := &c.competition
-	if len(moves) == 0 || !c.bringsAhead() || order.Undisturbed(h.MoverBytesPerSecond) {
+	if len(moves) == 0 || !c.bringsAhead() || order.Undisturbed(c.copyRate()) {
 		return false
 	}
 	return !slices.ContainsFunc(moves, func(m plan.Move) bool {

@@ -35,8 +35,11 @@ func (c *Controller) moment() time.Time {
 // has reached degraded_for or is newly over a threshold, or because loads since a job are known, or the last plan was
 // stale, or the kernel has brought the memory for which moves wait.
 func (c *Controller) planDue() bool {
-	return c.when.again || c.aheadEnded() || c.moment().Sub(c.when.planned) >= c.options.Plan || c.reachedDegradedFor() || c.reachedLoads() ||
-		c.newlyOverThreshold()
+	if c.allServed() {
+		return false
+	}
+	return c.when.again || c.aheadEnded() || c.moment().Sub(c.when.planned) >= c.options.Plan ||
+		c.reachedDegradedFor() || c.reachedLoads() || c.newlyOverThreshold()
 }
 
 // reachedLoads reports whether loads have been measured for long enough after a job since the last plan, which found
@@ -160,7 +163,7 @@ func (c *Controller) plan() {
 	switch {
 	case c.aheadEnded():
 		moves = c.withServed(r, moves)
-	case c.awaitsKernel(&h, moves) || len(moves) > 0 && c.awaitsOthers():
+	case c.awaitsKernel(moves) || len(moves) > 0 && c.awaitsOthers():
 		moves = nil
 	case len(moves) == len(p.Moves):
 		moves = c.withExposed(r, moves)
