@@ -23,7 +23,8 @@ func storedRepeats(t *testing.T, written ...time.Time) (all []store.Record) {
 	return all
 }
 
-// A result is deleted a day after the leader first saw it, whatever the clocks say of the servers that write and delete.
+// A result is deleted a day after the leader first saw it, whatever the clocks say of the servers that write and
+// delete.
 func TestSeenRepeats_AgeCountsFromTheFirstSight(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	all := storedRepeats(t, now.Add(-48*time.Hour), now, now.Add(48*time.Hour))
@@ -44,11 +45,12 @@ func TestSeenRepeats_AreBounded(t *testing.T) {
 	all := storedRepeats(t, now, now.Add(-time.Hour), now.Add(time.Hour))
 	bad := store.Record{Key: store.Repeats + "bad", Value: []byte("{")}
 	seen := seenRepeats{}
-	if keys := seen.expired(append(slices.Clone(all), bad), now, 2); !slices.Equal(keys, []string{bad.Key, all[1].Key}) {
+	keys := seen.expired(append(slices.Clone(all), bad), now, 2)
+	if !slices.Equal(keys, []string{bad.Key, all[1].Key}) {
 		t.Errorf("deleted are %q", keys)
 	}
 	seen.expired(nil, now.Add(time.Hour), 2)
-	if keys := seen.expired(all[:1], now.Add(repeatTime), 2); len(keys) > 0 {
+	if keys = seen.expired(all[:1], now.Add(repeatTime), 2); len(keys) > 0 {
 		t.Errorf("deleted are %q, seen for the first time", keys)
 	}
 }

@@ -121,7 +121,9 @@ func (c *Controller) Inventory(now time.Time) (h inventory.Host, ok bool) {
 }
 
 // copyRate is how fast this host has copied memory of guests, or else a trial; 0: not known.
-func (c *Controller) copyRate() topology.Bytes { return cmp.Or(c.loads.copies.BytesPerSecond(), c.loads.trial) }
+func (c *Controller) copyRate() topology.Bytes {
+	return cmp.Or(c.loads.copies.BytesPerSecond(), c.loads.trial)
+}
 
 func (c *Controller) addGuestLoads(guests []inventory.Guest) {
 	demands := make(map[string]float64, len(c.host.sample.Guests))

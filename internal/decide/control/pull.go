@@ -62,8 +62,8 @@ func (c *Controller) idle(h *inventory.Host) (names []string) {
 	return names
 }
 
-// unexposed returns the guests that kernel balancing for a move may act on: idle ones, and those that it serves ahead of
-// their moves.
+// unexposed returns the guests that kernel balancing for a move may act on: idle ones, and those that it serves ahead
+// of their moves.
 func (c *Controller) unexposed(h *inventory.Host) []string {
 	names := c.idle(h)
 	if c.pullsAhead() {
@@ -120,14 +120,15 @@ func (c *Controller) asDegraded(r balance.Request, names []string) (planned []pl
 	return p.Moves, err == nil && !advised
 }
 
-// withServed returns the moves of a plan after the kernel has brought memory ahead of it, as one round. It plans again with
-// all guests that the kernel has served as if they were degraded: they are local as long as they happen to run at their
-// memory, and nothing holds them there.
+// withServed returns the moves of a plan after the kernel has brought memory ahead of it, as one round. It plans again
+// with all guests that the kernel has served as if they were degraded: they are local as long as they happen to run at
+// their memory, and nothing holds them there.
 func (c *Controller) withServed(r balance.Request, first []plan.Move) []plan.Move {
 	o, idle := &c.competition, c.idle(r.Host)
 	o.served = nil
 	for name := range o.aheadOf {
-		if g, ok := r.Host.Guest(name); ok && g.Placement == nil && g.State == "running" && !slices.Contains(idle, name) {
+		g, ok := r.Host.Guest(name)
+		if ok && g.Placement == nil && g.State == "running" && !slices.Contains(idle, name) {
 			o.served = append(o.served, name)
 		}
 	}
@@ -267,8 +268,8 @@ func (c *Controller) serve(h *inventory.Host) {
 // exposedAhead returns the guests that kernel balancing ahead of moves exposes although they are not those that it
 // serves.
 func (c *Controller) exposedAhead(h *inventory.Host) []string {
-	idle := c.idle(h)
-	return order.Exposed(h, func(name string) bool { return c.competition.aheadOf[name] || slices.Contains(idle, name) })
+	of, idle := c.competition.aheadOf, c.idle(h)
+	return order.Exposed(h, func(name string) bool { return of[name] || slices.Contains(idle, name) })
 }
 
 // spread reports whether the kernel can serve a guest ahead of its move: most of its memory must be copied wherever it
@@ -286,8 +287,8 @@ func gathered(g *inventory.Guest) bool {
 	return most > g.Seen.MemoryByNode.Total()/2
 }
 
-// watchAhead notes how fast the kernel brings memory ahead of moves. Guests that begin to work are served, too, if their
-// memory is spread; if it is not, kernel balancing ends.
+// watchAhead notes how fast the kernel brings memory ahead of moves. Guests that begin to work are served, too, if
+// their memory is spread; if it is not, kernel balancing ends.
 func (c *Controller) watchAhead() {
 	o, s := &c.competition, &c.host.sample
 	if !o.holds() || len(o.aheadOf) == 0 { // their moves have been decided
@@ -323,8 +324,8 @@ func (c *Controller) bringsAhead() bool {
 		(now.Sub(o.ahead) < aheadStarts || now.Sub(o.brought) < aheadEbbs)
 }
 
-// allServed reports whether a plan could only wait for the kernel: it brings memory to all guests over a threshold. To plan
-// would take time from them.
+// allServed reports whether a plan could only wait for the kernel: it brings memory to all guests over a threshold. To
+// plan would take time from them.
 func (c *Controller) allServed() bool {
 	if !c.bringsAhead() || order.Undisturbed(c.copyRate()) {
 		return false
@@ -343,8 +344,8 @@ func (c *Controller) aheadEnded() bool {
 }
 
 // awaitsKernel reports whether moves should wait for the memory that the kernel brings ahead of them. It serves all
-// guests at the same time, and what it brings decides where they are pinned: a move that begins meanwhile serves some, and
-// keeps the others waiting. Where a copy has a CPU of its own, it is faster.
+// guests at the same time, and what it brings decides where they are pinned: a move that begins meanwhile serves some,
+// and keeps the others waiting. Where a copy has a CPU of its own, it is faster.
 func (c *Controller) awaitsKernel(moves []plan.Move) bool {
 	o := &c.competition
 	if len(moves) == 0 || !c.bringsAhead() || order.Undisturbed(c.copyRate()) {

@@ -16,8 +16,8 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// Whatever guests, the kernel, jobs and operators do: the controller starts one job at a time, and one change of a setting.
-// When all guests are idle, it restores kernel balancing and has nothing left to do.
+// Whatever guests, the kernel, jobs and operators do: the controller starts one job at a time, and one change of a
+// setting. When all guests are idle, it restores kernel balancing and has nothing left to do.
 func TestController_SurvivesWhateverHappens(t *testing.T) {
 	seeds := 120
 	if testing.Short() {

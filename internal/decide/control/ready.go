@@ -99,7 +99,7 @@ type Job struct {
 	By     Initiator
 	Why    string        // of a RepairJob
 	Policy policy.Policy // under which it runs
-	// Idle are guests that hardly use CPUs, whose memory kernel balancing hardly moves, and those that it serves as well.
+	// Idle are guests that hardly use CPUs, whose memory kernel balancing hardly moves, and those that it serves, too.
 	Idle []string
 	// Held is kernel balancing that the daemon has enabled for the move already; nil: it has not. If the move
 	// begins, it takes the setting over.

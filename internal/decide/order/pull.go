@@ -247,8 +247,8 @@ func (p *Pulling) Continue(at time.Duration, left, all, own topology.Bytes) bool
 	return !p.slower
 }
 
-// Slower reports that the kernel does not go on because our own copy is faster. The VMs may work more than when the rate
-// of our own copy was measured: measure it again, and ask again.
+// Slower reports that the kernel does not go on because our own copy is faster. The VMs may work more than when the
+// rate of our own copy was measured: measure it again, and ask again.
 func (p *Pulling) Slower() bool { return p.slower }
 
 // Ebbed reports why the kernel does not go on: it brought memory as it should, and then hardly any. So the VMs do

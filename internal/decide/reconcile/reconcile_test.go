@@ -127,8 +127,8 @@ func TestDecide_WaitsForAVMThatReboots(t *testing.T) {
 	}
 }
 
-// A VM of which the hypervisor stores nothing is created again if it ran when the host ended. One that ended before, and
-// one that another program removed from the hypervisor's configurations, stay away.
+// A VM of which the hypervisor stores nothing is created again if it ran when the host ended. One that ended before,
+// and one that another program removed from the hypervisor's configurations, stay away.
 func TestDecide_AfterABootOfTheHost(t *testing.T) {
 	for name, c := range map[string]struct {
 		persistent bool

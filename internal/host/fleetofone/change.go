@@ -52,8 +52,8 @@ func (s *Service) makes(m *fleet.Machine) error {
 	if slices.Contains(s.Types, m.Kind()) {
 		return nil
 	}
-	return fleetapi.NewProblem(fleetapi.ProblemInvalid, fmt.Sprintf("machine.type is %s, and this host makes machines of "+
-		"type %s", m.Kind(), strings.Join(s.Types, ", ")))
+	return fleetapi.NewProblem(fleetapi.ProblemInvalid, fmt.Sprintf("machine.type is %s, and this host makes machines "+
+		"of type %s", m.Kind(), strings.Join(s.Types, ", ")))
 }
 
 // forOneHost refuses what needs a fleet's records.

@@ -27,7 +27,8 @@ func (m *mover) asked(inv *inventory.Host, seen *inventory.Guest, g *moving) {
 	}
 }
 
-// leaveCold leaves the memory that the kernel has not brought to the guest's vCPUs, if it is little: they hardly use it.
+// leaveCold leaves the memory that the kernel has not brought to the guest's vCPUs, if it is little: they hardly use
+// it.
 func (g *moving) leaveCold() {
 	var far topology.Bytes
 	for node, bytes := range g.seen.Seen.MemoryByNode {
@@ -48,6 +49,16 @@ func (g *moving) leaveRest() {
 	g.copies = slices.DeleteFunc(slices.Clone(g.copies), func(s plan.Step) bool { return s.Kind == plan.MoveOwn })
 	g.after = slices.DeleteFunc(slices.Clone(g.after), plan.Step.Limits)
 	g.left = len(g.copies)+len(g.after) < before
+}
+
+// leavesHeld reports whether kernel balancing, which was on before the move, stays on for what leaveCold has left: the
+// kernel brings it when the vCPUs use it.
+func (m *mover) leavesHeld() bool {
+	if m.moved.Held == nil || !slices.ContainsFunc(m.guests, func(g *moving) bool { return g.cold }) {
+		return false
+	}
+	m.note("kernel balancing stays on for a little memory that is not in use")
+	return true
 }
 
 // withoutLeft returns the differences but those that Request.Later left.

@@ -58,7 +58,7 @@ func TestMove_Later(t *testing.T) {
 func TestMove_LeavesWhatTheKernelHasLeft(t *testing.T) {
 	for _, brought := range []topology.Bytes{gib - 100*mib, gib / 2} {
 		synctest.Test(t, func(t *testing.T) {
-			w, _, _, moved, err := pulledMove(t, 0, func(w *world, r *move.Request) {
+			w, p, _, moved, err := pulledMove(t, 0, func(w *world, r *move.Request) {
 				for i, g := range r.Move.Guests {
 					top := w.Nodes()
 					if err := w.Repin(g.Guest, 0, top.CPUsOf(g.Placement.Nodes)); err != nil {
@@ -66,14 +66,23 @@ func TestMove_LeavesWhatTheKernelHasLeft(t *testing.T) {
 					}
 					r.Move.Guests[i].Undo.VCPUNodes = g.Placement.Nodes
 				}
-				w.Host.Pull(brought)
-				r.Pull, r.Later, r.Drifts, r.Served = false, true, true, []string{"a", "b"}
+				w.Pull(brought)
+				r.Later, r.Drifts, r.Served = true, true, []string{"a", "b"}
+				k, ok := w.Joined.Sources.Kernel.(*pulling)
+				if !ok {
+					t.Fatal("another kernel")
+				}
+				k.settings.Values[plan.NUMABalancingPath] = "1"
+				r.Held = &journal.SettingChange{Path: plan.NUMABalancingPath, Former: "0", Value: "1", Held: true}
 			})
 			if err != nil || moved.End != journal.MoveDone {
 				t.Fatalf("%v: %s %v", err, moved.End, moved.Shortfalls())
 			}
-			if cold := brought > gib/2; cold != (moved.Bytes == 0) || len(moved.Left) != 2 {
-				t.Errorf("the kernel brought %v: %v copied, left of %v", brought, moved.Bytes, moved.Left)
+			on := p.settings.Values[plan.NUMABalancingPath] == "1"
+			if cold := brought > gib/2; cold != (moved.Bytes == 0) || cold != on || cold != (moved.Held != nil) ||
+				len(moved.Left) != 2 {
+				t.Errorf("the kernel brought %v: %v copied, left of %v, balancing is on %v, held %+v", brought, moved.Bytes,
+					moved.Left, on, moved.Held)
 			}
 			for _, name := range []string{"a", "b"} {
 				if _, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: name}); err != nil {

@@ -104,7 +104,7 @@ func (m *mover) carry(ctx context.Context) error {
 		}
 	}
 	pull, stopped := m.beginPull(ctx, x)
-	if pull == nil {
+	if pull == nil && !m.leavesHeld() {
 		m.endHeld(ctx)
 	}
 	for _, g := range m.order {

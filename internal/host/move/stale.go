@@ -14,8 +14,8 @@ import (
 
 // strayed is the share of a guest's memory that may be on other nodes than when
 // its move was planned: meanwhile the guest touches pages and the kernel
-// reclaims some. While the kernel brings memory to the vCPUs for the moves of this host (Request.Drifts), most of it may
-// go to nodes other than the move's: another plan would be as stale.
+// reclaims some. While the kernel brings memory to the vCPUs for moves (Request.Drifts), much of it may go to nodes
+// other than the move's: another plan would be as stale.
 const (
 	strayed = 0.1
 	drifted = 0.5

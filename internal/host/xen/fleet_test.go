@@ -75,8 +75,8 @@ func newXenFleet(t *testing.T) *xenFleet {
 	return f
 }
 
-// run lets a host join, and runs its agent until the test ends. restart ends the agent and runs it in another boot of the
-// host.
+// run lets a host join, and runs its agent until the test ends. restart ends the agent and runs it in another boot of
+// the host.
 func (f *xenFleet) run(name string, o agent.Options) (restart func(boot string)) {
 	t := f.t
 	t.Helper()
