@@ -263,10 +263,7 @@ func oneHost(
 	h *local.Host, d *daemon.Daemon, in fleetPart, images []string,
 ) func(context.Context) *fleetofone.Service {
 	o := fleetofone.Options{Local: &h.Host.Host, Daemon: d, Fleet: in.has, User: peerName, Roster: d.Roster,
-		Version: thisBuild().Version, Log: d.Log}
-	if h.Xen == nil {
-		o.Machines = h.Machines(images)
-	}
+		Machines: h.Machines(images), Types: h.MachineTypes(), Version: thisBuild().Version, Log: d.Log}
 	return func(ctx context.Context) *fleetofone.Service { return fleetofone.New(ctx, o) }
 }
 
