@@ -133,8 +133,8 @@ func TestLabXen(t *testing.T) {
 	l.usesPools(t)
 }
 
-// The daemon on a Xen host relieves an overloaded node, also if it is killed meanwhile, and sees VMs vanish. Requests at
-// its socket create VMs and delete them.
+// The daemon on a Xen host relieves an overloaded node, also if it is killed meanwhile, and sees VMs vanish. Requests
+// at its socket create VMs and delete them.
 func TestLabXenDaemon(t *testing.T) {
 	rotate.Test(t, 1)
 	bootXen(t).relievesOnXen(t)
