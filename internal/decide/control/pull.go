@@ -121,14 +121,15 @@ func (c *Controller) asDegraded(r balance.Request, names []string) (planned []pl
 }
 
 // withServed returns the moves of a plan after the kernel has brought memory ahead of it, as one round. It plans again
-// with all guests that the kernel has served as if they were degraded: they are local as long as they happen to run at
-// their memory, and nothing holds them there.
+// with all guests to which the kernel has brought most of their memory as if they were degraded: they are local as long
+// as they happen to run there, and nothing holds them.
 func (c *Controller) withServed(r balance.Request, first []plan.Move) []plan.Move {
 	o, idle := &c.competition, c.idle(r.Host)
 	o.served = nil
 	for name := range o.aheadOf {
 		g, ok := r.Host.Guest(name)
-		if ok && g.Placement == nil && g.State == "running" && !slices.Contains(idle, name) {
+		if ok && g.Placement == nil && g.State == "running" && !slices.Contains(idle, name) &&
+			(gathered(g) || c.isDegraded(name)) {
 			o.served = append(o.served, name)
 		}
 	}
@@ -151,6 +152,11 @@ func (c *Controller) withServed(r balance.Request, first []plan.Move) []plan.Mov
 		return first
 	}
 	return plan.JoinPulled(second)
+}
+
+// isDegraded reports whether a guest is degraded by the last plan.
+func (c *Controller) isDegraded(name string) bool {
+	return slices.ContainsFunc(c.when.plan.Degraded, func(d plan.Degraded) bool { return d.Guest == name })
 }
 
 // moves reports whether one of the moves is of a guest.
@@ -232,7 +238,7 @@ func (c *Controller) pullAhead() {
 	if !known || err != nil || mode < 0 || mode&1 == 1 || !mayPull(c.rules.policy.Movers) || !c.soonPulled(&h) {
 		return
 	}
-	o.ahead, o.brought, o.fastest = c.turn.now, time.Time{}, 0
+	o.ahead, o.brought, o.fastest, o.aheadOf = c.turn.now, time.Time{}, 0, c.spreadGuests(&h)
 	o.wanted = append(o.wanted, plan.Remedy{
 		Kind: plan.WriteSetting, Path: plan.NUMABalancingPath,
 		From: h.Kernel.NUMABalancing, Value: strconv.Itoa(mode | 1),
@@ -250,26 +256,25 @@ func (c *Controller) soonPulled(h *inventory.Host) bool {
 		left := d.Since.Add(degradedFor).Sub(c.turn.now)
 		soon = soon || left > 0 && left <= leads
 	}
-	c.competition.aheadOf = map[string]bool{}
-	c.serve(h)
-	return soon && len(c.exposedAhead(h)) == 0
+	return soon && len(c.exposedBut(h, c.spreadGuests(h))) == 0
 }
 
-// serve adds the guests whose memory is spread to those that the kernel serves ahead of moves, also idle ones: they
-// may begin to work meanwhile.
-func (c *Controller) serve(h *inventory.Host) {
+// spreadGuests returns the guests that the kernel can serve ahead of moves, also idle ones: they may begin to work
+// meanwhile.
+func (c *Controller) spreadGuests(h *inventory.Host) map[string]bool {
+	all := map[string]bool{}
 	for i := range h.Guests {
 		if g := &h.Guests[i]; g.State == "running" && c.spread(g) {
-			c.competition.aheadOf[g.Name] = true
+			all[g.Name] = true
 		}
 	}
+	return all
 }
 
-// exposedAhead returns the guests that kernel balancing ahead of moves exposes although they are not those that it
-// serves.
-func (c *Controller) exposedAhead(h *inventory.Host) []string {
-	of, idle := c.competition.aheadOf, c.idle(h)
-	return order.Exposed(h, func(name string) bool { return of[name] || slices.Contains(idle, name) })
+// exposedBut returns the guests that kernel balancing exposes, but those that it serves, and idle ones.
+func (c *Controller) exposedBut(h *inventory.Host, served map[string]bool) []string {
+	idle := c.idle(h)
+	return order.Exposed(h, func(name string) bool { return served[name] || slices.Contains(idle, name) })
 }
 
 // spread reports whether the kernel can serve a guest ahead of its move: most of its memory must be copied wherever it
@@ -304,17 +309,17 @@ func (c *Controller) watchAhead() {
 	if !known {
 		return
 	}
-	c.serve(&h)
-	if len(c.exposedAhead(&h)) > 0 {
-		o.ahead, o.brought = time.Time{}, time.Time{}
+	maps.Copy(o.aheadOf, c.spreadGuests(&h))
+	if len(c.exposedBut(&h, o.aheadOf)) > 0 {
+		o.ahead, o.brought = c.turn.now.Add(-aheadMost), time.Time{} // as if it had lasted so long
 	}
 }
 
 // pullsAhead reports whether kernel balancing is to stay on for moves that are not decided yet.
 func (c *Controller) pullsAhead() bool {
-	o := &c.competition
-	return o.holds() && (c.turn.now.Sub(o.ahead) < aheadLasts || c.turn.now.Sub(o.brought) < aheadLasts) &&
-		c.turn.now.Sub(o.ahead) < aheadMost+aheadLasts && c.held() == "" && !c.turn.stopping
+	o, now := &c.competition, c.turn.now
+	return o.holds() && (now.Sub(o.ahead) < aheadLasts || now.Sub(o.brought) < aheadLasts) &&
+		now.Sub(o.ahead) < aheadMost+aheadLasts && c.held() == "" && !c.turn.stopping
 }
 
 // bringsAhead reports whether the kernel still brings memory ahead of moves, or may soon.
@@ -339,8 +344,11 @@ func (c *Controller) allServed() bool {
 }
 
 // aheadEnded reports whether the kernel has brought what it brings ahead of moves, and they have not been decided yet.
+// Where moves did not wait for it, there is nothing to decide.
 func (c *Controller) aheadEnded() bool {
-	return c.competition.holds() && len(c.competition.aheadOf) > 0 && !c.bringsAhead()
+	o := &c.competition
+	return o.holds() && len(o.aheadOf) > 0 && c.turn.now.Sub(o.ahead) < 2*aheadMost && !c.bringsAhead() &&
+		!order.Undisturbed(c.copyRate())
 }
 
 // awaitsKernel reports whether moves should wait for the memory that the kernel brings ahead of them. It serves all
@@ -377,7 +385,7 @@ func (c *Controller) handOver(j Job) *journal.SettingChange {
 		return nil
 	}
 	held := &journal.SettingChange{Path: plan.NUMABalancingPath, Former: o.balancing, Value: o.set, Held: true}
-	o.balancing, o.set = "", ""
+	o.balancing, o.set, o.aheadOf = "", "", nil
 	return held
 }
 
