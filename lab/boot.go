@@ -183,11 +183,11 @@ func (h *Host) awaitUp(ctx context.Context) error {
 	case <-h.agent.up:
 		return nil
 	case <-h.ended:
-		err = fmt.Errorf("QEMU ended: %w", errors.Join(h.cause, io.ErrUnexpectedEOF))
+		err = h.endOfQEMU()
 	case <-ctx.Done():
-		err = ctx.Err()
+		err = fmt.Errorf("%w; its console: %s", ctx.Err(), h.consoleTail())
 	}
-	return fmt.Errorf("lab %s did not come up: %w; the end of its console: %s", h.Shape.Name, err, h.consoleTail())
+	return fmt.Errorf("lab %s did not come up: %w", h.Shape.Name, err)
 }
 
 func (h *Host) enterWithin(ctx context.Context, limit time.Duration) error {

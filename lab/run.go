@@ -7,6 +7,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -36,7 +38,7 @@ func (h *Host) Run(ctx context.Context, argv []string, stdout, stderr io.Writer)
 	}
 	c, err := h.agent.start(argv)
 	if err != nil {
-		return 0, fmt.Errorf("running %s in the lab: %w", argv[0], err)
+		return 0, fmt.Errorf("running %s in the lab: %w", argv[0], h.whyNotSent(err))
 	}
 	defer h.agent.forget(c)
 	look := time.NewTicker(lookEvery)
@@ -50,7 +52,7 @@ func (h *Host) Run(ctx context.Context, argv []string, stdout, stderr io.Writer)
 			failed, done = err, nil
 			stdout, stderr = io.Discard, io.Discard
 			if given, err = h.kill(c); err != nil {
-				return 0, errors.Join(failed, err)
+				return 0, errors.Join(failed, h.whyNotSent(err))
 			}
 		}
 		if ended {
@@ -65,14 +67,13 @@ func (h *Host) Run(ctx context.Context, argv []string, stdout, stderr io.Writer)
 		case <-done:
 			done = nil // order it once, then give it time to end
 			if given, err = h.kill(c); err != nil {
-				return 0, errors.Join(ctx.Err(), err)
+				return 0, errors.Join(ctx.Err(), h.whyNotSent(err))
 			}
 		case <-given:
 			return 0, errors.Join(failed, ctx.Err(),
 				fmt.Errorf("%s in the lab does not end within %v", argv[0], killTime))
 		case <-h.ended:
-			return 0, fmt.Errorf("the lab ended while the command ran: QEMU ended: %w; its console: %s",
-				endOfQEMU(h.cause), h.consoleTail())
+			return 0, fmt.Errorf("the lab ended while the command ran: %w", h.endOfQEMU())
 		}
 	}
 }
@@ -81,12 +82,30 @@ func (h *Host) Run(ctx context.Context, argv []string, stdout, stderr io.Writer)
 // emulation of nested virtualisation does so now and then, with nothing on the console.
 var ErrReset = errors.New("the emulated machine reset itself")
 
-// endOfQEMU is the error of a QEMU that has ended; cause is how.
-func endOfQEMU(cause error) error {
+// endOfQEMU is the error of a QEMU that has ended.
+func (h *Host) endOfQEMU() error {
+	cause := h.cause
 	if cause == nil {
-		return errors.Join(ErrReset, io.ErrUnexpectedEOF)
+		cause = ErrReset
 	}
-	return errors.Join(cause, io.ErrUnexpectedEOF)
+	return fmt.Errorf("QEMU ended: %w; its console: %s", errors.Join(cause, io.ErrUnexpectedEOF), h.consoleTail())
+}
+
+// endTime is how long a QEMU that has closed its connections may take to end.
+const endTime = 10 * time.Second
+
+// whyNotSent returns how QEMU ended, if that is why a message to the lab could not be sent; else the error of sending.
+// A lab that resets itself between two commands is found by the second one.
+func (h *Host) whyNotSent(err error) error {
+	if !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
+		return err
+	}
+	select {
+	case <-h.ended:
+		return errors.Join(err, h.endOfQEMU())
+	case <-time.After(endTime):
+		return err
+	}
 }
 
 // kill asks the agent to end a command's process group; the time that it has

@@ -23,6 +23,9 @@ const (
 // error wraps ErrSilent if processes on some CPUs never wake while those on
 // others do: then the emulator has stopped these CPUs.
 func (h *Host) CheckCPUs(ctx context.Context) error {
+	if !h.running() {
+		return h.endOfQEMU()
+	}
 	ctx, cancel := context.WithTimeout(ctx, wakeTime)
 	defer cancel()
 	ends := make([]error, h.commandCPUs())
