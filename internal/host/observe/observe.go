@@ -95,15 +95,15 @@ func Host(ctx context.Context, s Sources, closely ...string) (inventory.Host, er
 			h.Gaps = append(h.Gaps, gap(inventory.OtherGap, inventory.HostRef(), "its stable id", err))
 		}
 	}
+	if s.Pools != nil { // an observation without pools fails: they are read before all that takes long
+		if h.Pools, err = s.Pools(ctx); err != nil {
+			return h, fmt.Errorf("reading the host's CPU pools: %w", err)
+		}
+	}
 	settings, gaps := s.Kernel.Settings()
 	h.Kernel, h.Gaps = settings, append(h.Gaps, gaps...)
 	for _, v := range s.Hypervisors {
 		s.addGuests(ctx, v, &h, closely)
-	}
-	if s.Pools != nil {
-		if h.Pools, err = s.Pools(ctx); err != nil {
-			return h, fmt.Errorf("reading the host's CPU pools: %w", err)
-		}
 	}
 	if s.ControlDomain != nil {
 		if h.ControlDomain, err = s.ControlDomain(ctx); err != nil {

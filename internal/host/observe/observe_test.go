@@ -235,3 +235,14 @@ func TestProcess(t *testing.T) {
 		}
 	}
 }
+
+// With a hypervisor that hangs, each further call would wait for its deadline.
+func TestHost_WithoutPoolsAsksForNothingElse(t *testing.T) {
+	h, s := sources(t)
+	s.Pools = func(context.Context) ([]inventory.Pool, error) { return nil, errLost }
+	asked := false
+	h.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { asked = true; return nil })})
+	if _, err := observe.Host(context.Background(), s); !errors.Is(err, errLost) || asked {
+		t.Errorf("%v, asked for VMs: %v", err, asked)
+	}
+}
