@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/migrate"
 	"github.com/numavisor/numavisor/internal/decide/place"
@@ -128,6 +129,10 @@ func (h *Host) beginMigration(
 	return x, nil
 }
 
+// arrivalTime is the deadline of what follows a migration on the target: a dozen commands, each of which may need a
+// connection of its own.
+const arrivalTime = 5 * time.Minute
+
 // carryOutMigration migrates the guest and verifies it on the target.
 func (h *Host) carryOutMigration(
 	ctx context.Context, r MigrateRequest, m *Migrated, target *inventory.Host, want guest.Intent, x *effect,
@@ -136,7 +141,7 @@ func (h *Host) carryOutMigration(
 		return err
 	}
 	x.inPart = true
-	return CleanUp(ctx, func(ctx context.Context) error {
+	return cleanUpWithin(ctx, arrivalTime, func(ctx context.Context) error {
 		recorded := r.Route.Record(ctx, r.Name, want)
 		g, err := r.Route.Arrived(ctx, r.Name)
 		if err != nil {

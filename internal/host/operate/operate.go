@@ -141,7 +141,12 @@ func Missing(inv inventory.Host, name string) error {
 // CleanUp runs a function that must run even if the caller's context has ended,
 // with a deadline of its own.
 func CleanUp(ctx context.Context, do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), CleanUpTime)
+	return cleanUpWithin(ctx, CleanUpTime, do)
+}
+
+// cleanUpWithin is CleanUp with another deadline.
+func cleanUpWithin(ctx context.Context, limit time.Duration, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	return do(ctx)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -164,6 +165,19 @@ func TestMigrate_Fails(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A VM is verified on a target of which each command takes seconds, as those that need a new connection do.
+func TestMigrate_VerifiesOnASlowTarget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, here, there, way := twoHosts(t)
+		here.add("vm", 0, "0-3", 2)
+		there.hangs = func(string) bool { time.Sleep(5 * time.Second); return false }
+		m, err := migrateVM(t, h, way)
+		if err != nil || m.Truth == nil || len(m.Shortfalls()) > 0 {
+			t.Errorf("error %v, verified %v, shortfalls %v", err, m.Truth != nil, m.Shortfalls())
+		}
+	})
 }
 
 // Of all pairs of what two hosts can have, none leads to the end of the only domain of a VM, or of one that may run.
