@@ -167,10 +167,14 @@ func (c *Controller) sampled(e Sampled) {
 	if c.loads.moved {
 		c.loads.moved, c.loads.settled = false, c.turn.now
 	}
-	c.observe()
-	if c.host.knowledge == unknown {
-		return
+	if c.host.knowledge != unknown {
+		c.decide()
 	}
+	c.observe()
+}
+
+// decide makes the decisions that a sample allows.
+func (c *Controller) decide() {
 	c.judge()
 	c.watchAhead()
 	c.giveWay()

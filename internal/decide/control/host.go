@@ -85,10 +85,11 @@ func (h *host) overtake() {
 	}
 }
 
-// observe requests an observation when one is due or something has changed.
+// observe requests an observation when one is due or something has changed. None begins with a job: a move uses what
+// is known, and the host is observed once a job has ended.
 func (c *Controller) observe() {
 	h := &c.host
-	if h.reading != idle || !h.wanted && !h.last.IsZero() && c.turn.now.Sub(h.last) < c.options.Observe {
+	if c.turn.ready.StartJob != nil || h.reading != idle || !h.wanted && !h.last.IsZero() && c.turn.now.Sub(h.last) < c.options.Observe {
 		return
 	}
 	h.reading, h.wanted = running, false
@@ -138,8 +139,7 @@ func (c *Controller) learn(seen inventory.Host, whole bool) {
 // learnFrom uses what a job observed after its last change: that is the present state of the
 // host, and to observe it again takes longer than to plan.
 func (c *Controller) learnFrom(e JobEnded) {
-	held := slices.ContainsFunc(e.Moved, func(m Moved) bool { return m.Held != nil })
-	if e.Seen == nil || e.Err != nil || e.Stopped || held {
+	if e.Seen == nil || e.Err != nil || e.Stopped {
 		return
 	}
 	c.host.wanted = false

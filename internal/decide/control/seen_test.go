@@ -7,6 +7,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/control"
 	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -73,6 +74,46 @@ func TestTheEndOfAMoveShowsTheHost(t *testing.T) {
 	h, _ := w.c.Inventory(w.now)
 	if g, ok := h.Guest("a"); !ok || g.Placement == nil {
 		t.Errorf("the controller does not know where a is: %+v", g)
+	}
+}
+
+// So does a move that leaves kernel balancing on, for memory that its guests do not use.
+func TestTheEndOfAMoveThatHoldsASettingShowsTheHost(t *testing.T) {
+	w := movedWorld(t)
+	e := w.seen()
+	e.Moved = []control.Moved{{Move: w.job.Move, End: journal.MoveDone, Left: []string{"a"},
+		Held: &journal.SettingChange{Path: plan.NUMABalancingPath, Former: "0", Value: "1", Held: true}}}
+	w.job = nil
+	w.out.Reset()
+	w.step(*e)
+	if w.state != control.Idle || strings.Contains(w.out.String(), "observe") {
+		t.Errorf("the state is %s, and the host is observed:\n%s", w.state, w.out.String())
+	}
+}
+
+// A move reads what it needs of the host: the regular observation does not begin with it. It would take time from
+// the VMs, and the move could not use what is known.
+func TestNoObservationBeginsWithAMove(t *testing.T) {
+	w := newWorld(t)
+	var err error
+	if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
+		t.Fatal(err)
+	}
+	if w.policy, err = policy.Parse(strings.NewReader("balance: {degraded_for: 5s, guests: {a: auto}}")); err != nil {
+		t.Fatal(err)
+	}
+	w.c = control.New(control.Options{Policy: w.policy, Sample: time.Second, Observe: 6 * time.Second, Plan: time.Second,
+		SaveAlarms: time.Hour})
+	w.step(control.Start{})
+	w.add("a", 2, topology.GiB, 0, 1).cpu = 2
+	for range 20 {
+		if w.now = w.now.Add(time.Second); w.job == nil {
+			w.out.Reset()
+			w.turn()
+		}
+	}
+	if w.job == nil || w.job.Known == nil || strings.Contains(w.out.String(), "observe") {
+		t.Errorf("the job is %+v, after\n%s", w.job, w.out.String())
 	}
 }
 
