@@ -31,6 +31,12 @@ type pulling struct {
 	each     topology.Bytes
 	most     topology.Bytes // brings no more than that; 0: all
 	pulled   topology.Bytes
+	read     int // times that mappings of a guest were read
+}
+
+func (p *pulling) Ranges(ctx context.Context, pid int) ([]inventory.MemoryRange, error) {
+	p.read++
+	return p.Kernel.Ranges(ctx, pid)
 }
 
 func (p *pulling) Memory(g inventory.Guest) (topology.MemoryByNode, string, error) {

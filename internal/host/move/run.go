@@ -196,9 +196,11 @@ func (m *mover) verify(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx),
 		operate.CleanUpTime*time.Duration(max(1, len(m.guests))))
 	defer cancel()
-	names := make([]string, len(m.guests))
-	for i, g := range m.guests {
-		names[i] = g.Guest
+	var names []string
+	for _, g := range m.guests {
+		if !g.pinned() {
+			names = append(names, g.Guest)
+		}
 	}
 	began := m.elapsed()
 	inv, unread := m.host.Observe(ctx, names...)
@@ -218,7 +220,11 @@ func (m *mover) verify(ctx context.Context) error {
 		if seen, ok := inv.Guest(g.Guest); ok {
 			g.digest = m.host.BindingDigest(ctx, seen)
 		}
-		t, err := operate.Verified(&inv, g.Guest)
+		verified := operate.Verified
+		if g.pinned() {
+			verified = operate.PinsVerified
+		}
+		t, err := verified(&inv, g.Guest)
 		if err == nil {
 			t.Differences = g.withoutLeft(t.Differences)
 			g.bound.Truth = &t
@@ -230,6 +236,10 @@ func (m *mover) verify(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
+
+// pinned reports whether only threads of the guest were changed. To read its mappings, the kernel would walk all of its
+// memory, and its vCPUs would wait for that.
+func (g *moving) pinned() bool { return g.cold && len(g.copies) == 0 }
 
 // ordinary is an observation without what only this move has: its claims, and the mappings of
 // its guests.

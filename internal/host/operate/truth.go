@@ -177,6 +177,16 @@ func (h *Host) Verify(ctx context.Context, name string) (Truth, error) {
 // Verified is the truth about one guest of an inventory that observed it
 // closely.
 func Verified(inv *inventory.Host, name string) (Truth, error) {
+	return verified(inv, name, (*inventory.Guest).ReadClosely)
+}
+
+// PinsVerified is the truth about one guest of which only the threads were changed. The inventory need not have its
+// mappings.
+func PinsVerified(inv *inventory.Host, name string) (Truth, error) {
+	return verified(inv, name, func(g *inventory.Guest) bool { return len(g.Seen.Threads) > 0 })
+}
+
+func verified(inv *inventory.Host, name string, read func(*inventory.Guest) bool) (Truth, error) {
 	var err error
 	g, found := inv.Guest(name)
 	switch {
@@ -184,7 +194,7 @@ func Verified(inv *inventory.Host, name string) (Truth, error) {
 		err = Missing(*inv, name)
 	case g.State != "running" && g.State != "paused":
 		err = fmt.Errorf("VM %s no longer runs: it is %s", name, g.State)
-	case !g.ReadClosely():
+	case !read(g):
 		err = Unseen(*inv, name)
 	default:
 		return TruthOf(*g, &inv.Topology), nil
