@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -133,5 +134,59 @@ func TestTopologies_CPUsOf(t *testing.T) {
 	}
 	if _, err := NewTopologies(t.TempDir()).CPUsOf(topology.SetOf[topology.NodeID](1)); err == nil {
 		t.Error("a host without CPUs is no error")
+	}
+}
+
+// Of nodes that are known, free memory and huge pages are read again. A node that comes, other memory and files that
+// vanish make all be read again.
+func TestTopologies_ReadsMemoryAgain(t *testing.T) {
+	root := topologytest.Root(t, "16cpu-4n-scattered")
+	write := func(text string, elements ...string) {
+		t.Helper()
+		path := filepath.Join(append([]string{root, nodeFolder}, elements...)...)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool := func(total, free string) {
+		t.Helper()
+		write(total, "node1/hugepages/hugepages-2048kB/nr_hugepages")
+		write(free, "node1/hugepages/hugepages-2048kB/free_hugepages")
+	}
+	pool("8\n", "8\n")
+	many := NewTopologies(root)
+	first := readAgain(t, many)
+	if len(first.Gaps) > 0 || len(first.Nodes) != 4 || len(first.Nodes[1].HugePages) != 1 {
+		t.Fatalf("gaps %v, nodes %+v: this test tests nothing", first.Gaps, first.Nodes)
+	}
+	total := fmt.Sprintf("Node 1 MemTotal: %d kB\n", first.Nodes[1].Memory>>10)
+	for _, change := range []struct {
+		what string
+		make func()
+	}{
+		{"free memory", func() { write(total+"Node 1 MemFree: 2048 kB\n", "node1/meminfo") }},
+		{"huge pages", func() { pool("9\n", "3\n") }},
+		{"memory", func() { write("Node 1 MemTotal: 8192 kB\nNode 1 MemFree: 1 kB\n", "node1/meminfo") }},
+		{"no huge pages", func() {
+			if err := os.RemoveAll(filepath.Join(root, nodeFolder, "node1/hugepages/hugepages-2048kB")); err != nil {
+				t.Fatal(err)
+			}
+			write("Node 1 MemTotal: 4096 kB\nNode 1 MemFree: 1 kB\n", "node1/meminfo")
+		}},
+		{"a node", func() {
+			write("Node 9 MemTotal: 4096 kB\nNode 9 MemFree: 4096 kB\n", "node9/meminfo")
+			write("\n", "node9/cpulist")
+			write("20 20 20 20 10\n", "node9/distance")
+		}},
+	} {
+		change.make()
+		for range 2 {
+			if diff := cmp.Diff(readTopology(t, root), readAgain(t, many)); diff != "" {
+				t.Errorf("%s: a cached reading differs (-without cache +cached):\n%s", change.what, diff)
+			}
+		}
 	}
 }

@@ -25,12 +25,15 @@ func ReadTopology(root string) (topology.Topology, error) {
 // single CPUs and PCI devices, many of each. Topologies reads the CPUs again
 // only when other CPUs are online, and the devices only when other devices
 // exist or the last reading is older than devicesMaxAge, since drivers and
-// names can change alone. Several goroutines may use it.
+// names can change alone. Of nodes it reads how much memory they have, from files
+// that stay open, and the rest only when other CPUs or nodes are online. Several
+// goroutines may use it.
 type Topologies struct {
 	root string
 
 	mu      sync.Mutex
 	cpus    *knownCPUs
+	nodes   *knownNodes
 	devices *knownDevices
 	last    *topology.Topology
 }
@@ -76,13 +79,13 @@ func (k *Topologies) Read() (topology.Topology, error) {
 			k.root,
 		), t.err())
 	}
-	nodes := t.nodes(cpus)
+	nodes, measured := k.readNodes(t, cpus)
 	seen := topology.Topology{
 		Nodes:        nodes,
 		Devices:      k.readDevices(t, nodes),
 		Housekeeping: t.housekeeping(cpus),
 		Offline:      offline,
-		Measured:     t.accessFigures(nodes),
+		Measured:     measured,
 		Source:       "sysfs " + k.root,
 	}
 	seen.Gaps = t.gaps
@@ -128,6 +131,29 @@ func (k *Topologies) readCPUs(t *tree) ([]topology.SeenCPU, topology.CPUSet) {
 	}
 	t.gaps = append(t.gaps, k.cpus.gaps...)
 	return slices.Clone(k.cpus.seen), k.cpus.offline
+}
+
+// readNodes reads the nodes, and how fast their memory is by the firmware. Of nodes that are known, it reads only how
+// much memory they have.
+func (k *Topologies) readNodes(t *tree, cpus []topology.SeenCPU) ([]topology.Node, *topology.Measured) {
+	ids := t.numbered(nodeFolder, "node")
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if n := k.nodes; n != nil && n.online == k.cpus.online && slices.Equal(n.ids, ids) {
+		if nodes, ok := n.again(); ok {
+			return nodes, n.measured
+		}
+	}
+	k.nodes.close()
+	k.nodes = nil
+	fresh := &tree{root: t.root}
+	defer fresh.close()
+	nodes := fresh.nodes(cpus)
+	measured := fresh.accessFigures(nodes)
+	if t.gaps = append(t.gaps, fresh.gaps...); len(fresh.gaps) == 0 && len(ids) > 0 {
+		k.nodes = newKnownNodes(k.root, k.cpus.online, ids, nodes, measured)
+	}
+	return nodes, measured
 }
 
 // readDevices reads the devices if there are others than before, other nodes,

@@ -118,6 +118,11 @@ func (t *tree) memory(n *topology.Node, name string) {
 		t.gap("%s is missing or unreadable: the memory of node %d is unknown and counts as none", name, n.ID)
 		return
 	}
+	t.memoryOf(n, name, text)
+}
+
+// memoryOf sets the memory of a node from the text of a meminfo file.
+func (t *tree) memoryOf(n *topology.Node, name, text string) {
 	amounts := map[string]topology.Bytes{}
 	for line := range strings.Lines(text) {
 		key, value, found := strings.Cut(line, ":")
