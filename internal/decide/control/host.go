@@ -86,10 +86,15 @@ func (h *host) overtake() {
 }
 
 // observe requests an observation when one is due or something has changed. None begins with a job: a move uses what
-// is known, and the host is observed once a job has ended.
+// is known, and the host is observed once a job has ended. While one runs, the regular observation waits for that, and
+// as long as the time between two at most.
 func (c *Controller) observe() {
-	h := &c.host
-	if c.turn.ready.StartJob != nil || h.reading != idle || !h.wanted && !h.last.IsZero() && c.turn.now.Sub(h.last) < c.options.Observe {
+	h, every := &c.host, c.options.Observe
+	if c.jobs.running != nil {
+		every *= 2
+	}
+	if c.turn.ready.StartJob != nil || h.reading != idle ||
+		!h.wanted && !h.last.IsZero() && c.turn.now.Sub(h.last) < every {
 		return
 	}
 	h.reading, h.wanted = running, false

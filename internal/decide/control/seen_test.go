@@ -107,13 +107,27 @@ func TestNoObservationBeginsWithAMove(t *testing.T) {
 	w.step(control.Start{})
 	w.add("a", 2, topology.GiB, 0, 1).cpu = 2
 	for range 20 {
-		if w.now = w.now.Add(time.Second); w.job == nil {
+		if w.job == nil {
+			w.now = w.now.Add(time.Second)
 			w.out.Reset()
 			w.turn()
 		}
 	}
 	if w.job == nil || w.job.Known == nil || strings.Contains(w.out.String(), "observe") {
-		t.Errorf("the job is %+v, after\n%s", w.job, w.out.String())
+		t.Fatalf("the job is %+v, after\n%s", w.job, w.out.String())
+	}
+	w.out.Reset()
+	for range 5 {
+		w.now = w.now.Add(time.Second)
+		w.turn()
+	}
+	if strings.Contains(w.out.String(), "observe") {
+		t.Errorf("the host is observed while the move runs:\n%s", w.out.String())
+	}
+	w.now = w.now.Add(time.Second)
+	w.turn()
+	if !strings.Contains(w.out.String(), "observe") {
+		t.Errorf("the host is not observed 12 s after the last time, while the move still runs:\n%s", w.out.String())
 	}
 }
 
