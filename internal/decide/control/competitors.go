@@ -36,6 +36,9 @@ type competition struct {
 	// guests whose memory was spread then or later.
 	ahead   time.Time
 	aheadOf map[string]bool
+	// loaded is since when guests that are served ahead have been over a threshold; zero: none is. needed is when one
+	// was last.
+	loaded, needed time.Time
 	// brought is when the kernel last brought memory since then, at no less than a part of the highest rate, which is
 	// fastest, in bytes a second.
 	brought time.Time
@@ -266,7 +269,11 @@ func (c *Controller) changed(r plan.Remedy, e SettingChanged) {
 		delete(o.tried, plan.WriteSetting) // a later policy may disable it again
 	}
 	c.logChange(r, e)
-	if r.Kind != plan.ExcludeFromNumad && e.Err == nil {
+	switch {
+	case r.Kind == plan.ExcludeFromNumad || e.Err != nil:
+	case r.Path == plan.NUMABalancingPath: // that is all that has changed
+		c.host.inventory.Kernel.NUMABalancing = r.Value
+	default:
 		c.host.wanted = true
 	}
 }

@@ -212,9 +212,10 @@ const (
 	// leads is how long before a degraded guest may move the daemon enables kernel balancing: the kernel begins to
 	// bring memory after a second of the vCPUs' time (kernel/sched/fair.c, sysctl_numa_balancing_scan_delay).
 	leads = 2 * time.Second
-	// aheadLasts is how long kernel balancing stays on without a move, or after the kernel has brought memory, and
-	// aheadRests the time from one begin to the next at least.
-	aheadLasts, aheadRests = 10 * time.Second, 15 * time.Second
+	// aheadLasts is how long kernel balancing stays on without a move once no guest that it serves is over a threshold
+	// and it has brought no memory. Loads often pause for some seconds. aheadRests is the time from one begin to the
+	// next at least.
+	aheadLasts, aheadRests = 30 * time.Second, 15 * time.Second
 	// aheadMost is how long moves wait for the kernel at most; aheadStarts is how long it takes until memory comes, and
 	// aheadEbbs how long none has come when the kernel has brought what the guests use.
 	aheadMost, aheadStarts, aheadEbbs = time.Minute, 8 * time.Second, 4 * time.Second
@@ -239,6 +240,7 @@ func (c *Controller) pullAhead() {
 		return
 	}
 	o.ahead, o.brought, o.fastest, o.aheadOf = c.turn.now, time.Time{}, 0, c.spreadGuests(&h)
+	o.loaded, o.needed = c.turn.now, c.turn.now
 	o.wanted = append(o.wanted, plan.Remedy{
 		Kind: plan.WriteSetting, Path: plan.NUMABalancingPath,
 		From: h.Kernel.NUMABalancing, Value: strconv.Itoa(mode | 1),
@@ -310,23 +312,49 @@ func (c *Controller) watchAhead() {
 		return
 	}
 	maps.Copy(o.aheadOf, c.spreadGuests(&h))
-	if len(c.exposedBut(&h, o.aheadOf)) > 0 {
-		o.ahead, o.brought = c.turn.now.Add(-aheadMost), time.Time{} // as if it had lasted so long
+	c.noteLoad()
+	if len(c.exposedBut(&h, o.aheadOf)) > 0 { // as if it had lasted so long
+		long := c.turn.now.Add(-aheadMost)
+		o.ahead, o.loaded, o.needed, o.brought = long, long, long, time.Time{}
 	}
 }
+
+// noteLoad notes since when guests that are served ahead have been over a threshold. Of a guest whose accesses are not
+// measured, the last plan says that; it is idle if it hardly uses CPUs.
+func (c *Controller) noteLoad() {
+	o, b := &c.competition, c.rules.policy.Balance
+	over := balance.OverThreshold(c.host.sample.Guests, b)
+	loaded := slices.ContainsFunc(c.host.sample.Guests, func(g inventory.GuestSample) bool {
+		works := g.Load.Demand() >= b.MinCPUDemand && g.Load.Remote == nil && c.isDegraded(g.Name)
+		return o.aheadOf[g.Name] && (over[g.Name] || works)
+	})
+	switch {
+	case !loaded:
+		o.loaded = time.Time{}
+		return
+	case o.loaded.IsZero():
+		o.loaded = c.turn.now
+	}
+	o.needed = c.turn.now
+}
+
+// aheadFrom is when kernel balancing began to serve the present load.
+func (c *competition) aheadFrom() time.Time { return latest(c.ahead, c.loaded) }
+
+func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
 // pullsAhead reports whether kernel balancing is to stay on for moves that are not decided yet.
 func (c *Controller) pullsAhead() bool {
 	o, now := &c.competition, c.turn.now
-	return o.holds() && (now.Sub(o.ahead) < aheadLasts || now.Sub(o.brought) < aheadLasts) &&
-		now.Sub(o.ahead) < aheadMost+aheadLasts && c.held() == "" && !c.turn.stopping
+	return o.holds() && now.Sub(latest(o.ahead, o.needed, o.brought)) < aheadLasts &&
+		now.Sub(o.aheadFrom()) < aheadMost+aheadLasts && c.held() == "" && !c.turn.stopping
 }
 
 // bringsAhead reports whether the kernel still brings memory ahead of moves, or may soon.
 func (c *Controller) bringsAhead() bool {
 	o, now := &c.competition, c.turn.now
-	return c.pullsAhead() && now.Sub(o.ahead) < aheadMost &&
-		(now.Sub(o.ahead) < aheadStarts || now.Sub(o.brought) < aheadEbbs)
+	starts := now.Sub(o.loaded) < aheadStarts || o.loaded.IsZero() && now.Sub(o.needed) < aheadStarts // it pauses
+	return c.pullsAhead() && now.Sub(o.aheadFrom()) < aheadMost && (starts || now.Sub(o.brought) < aheadEbbs)
 }
 
 // allServed reports whether a plan could only wait for the kernel: it brings memory to all guests over a threshold. To
@@ -344,11 +372,11 @@ func (c *Controller) allServed() bool {
 }
 
 // aheadEnded reports whether the kernel has brought what it brings ahead of moves, and they have not been decided yet.
-// Where moves did not wait for it, there is nothing to decide.
+// Where moves did not wait for it, there is nothing to decide, nor where the load ended before it brought anything.
 func (c *Controller) aheadEnded() bool {
 	o := &c.competition
-	return o.holds() && len(o.aheadOf) > 0 && c.turn.now.Sub(o.ahead) < 2*aheadMost && !c.bringsAhead() &&
-		!order.Undisturbed(c.copyRate())
+	return o.holds() && len(o.aheadOf) > 0 && c.turn.now.Sub(o.aheadFrom()) < 2*aheadMost && !c.bringsAhead() &&
+		(!o.loaded.IsZero() || !o.brought.IsZero()) && !order.Undisturbed(c.copyRate())
 }
 
 // awaitsKernel reports whether moves should wait for the memory that the kernel brings ahead of them. It serves all
