@@ -67,7 +67,7 @@ demo: build
 	$(BIN) lab demo
 
 # Make builds 'packages' once, for the first target that needs it: what all of them need is named here.
-test test-all: PACKAGES += shellcheck rpm man-db systemd procps
+test test-all: PACKAGES += shellcheck rpm man-db systemd procps genisoimage
 test: lint unit package-test lab-test
 
 # Everything, without rotation: before a release.
@@ -75,6 +75,7 @@ test-all: SHORT =
 test-all: RAPID_SEED = 0
 test-all: lint unit package-test lab-test-all
 
+unit: PACKAGES += genisoimage
 unit: packages
 	@echo "== go vet and gofmt"
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt -w on these files"; exit 1; }

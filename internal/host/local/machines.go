@@ -233,7 +233,8 @@ func (m *Machines) seed(ctx context.Context, v *fleet.VM) (path string, written 
 		return "", false, err
 	}
 	written, err = makeFile(path, seedOf, v, func(path string) error {
-		return command(ctx, seedTools[i], "-quiet", "-o", path, "-V", "cidata", "-J", "-r", folder)
+		err := command(ctx, seedTools[i], "-quiet", "-o", path, "-V", "cidata", "-J", "-r", folder)
+		return errors.Join(err, os.Chmod(path, 0o600)) // it may have passwords
 	})
 	if errors.Is(err, fs.ErrExist) {
 		err = fmt.Errorf("cloud-init needs the file %s, which exists and may be a disk of another VM; remove it", path)

@@ -16,6 +16,7 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/local"
 	"github.com/numavisor/numavisor/internal/topology"
+	"github.com/numavisor/numavisor/internal/topology/topologytest"
 )
 
 func newVM(m fleet.Machine) *fleet.VM {
@@ -200,5 +201,63 @@ func TestMachines_OnXen(t *testing.T) {
 		if _, _, err := m.Prepare(t.Context(), newVM(machine)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%+v: error %v, want one that says %q", machine, err, says)
 		}
+	}
+}
+
+// The seed of cloud-init is an ISO 9660 image with the label and the files that its data source NoCloud looks for, under
+// their own names (Joliet and Rock Ridge). It goes if the VM is not created.
+func TestMachines_Seed(t *testing.T) {
+	for _, program := range []string{"genisoimage", "isoinfo"} {
+		if _, err := exec.LookPath(program); err != nil {
+			topologytest.Missing(t, "%v: install genisoimage to test the seed of cloud-init", err)
+		}
+	}
+	images := t.TempDir()
+	m := &local.Machines{Images: []string{images}}
+	const data = "#cloud-config\npassword: \"secret\"\n"
+	v := newVM(fleet.Machine{CloudInit: data})
+	v.Created = time.Date(2026, 11, 24, 1, 2, 3, 0, time.UTC)
+	render, undo, err := m.Prepare(t.Context(), v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed := filepath.Join(images, "web-seed.iso")
+	node := topology.SetOf[topology.NodeID](0)
+	cell := guest.Cell{VCPUs: topology.SetOf[guest.VCPUID](0), Memory: topology.GiB, Nodes: node}
+	intent := guest.Intent{Spec: v.Spec, Placement: guest.Placement{Guest: "web", Nodes: node, Cells: []guest.Cell{cell},
+		CPUMode: guest.CPURange, VCPUs: []guest.VCPU{{ID: 0, CPUs: topology.SetOf[topology.CPUID](0)}},
+		Emulator: topology.SetOf[topology.CPUID](0), MemoryMode: guest.MemoryPreferred}}
+	rendered, err := render(intent)
+	if err != nil || !strings.Contains(string(rendered.Definition.Text), seed) {
+		t.Errorf("the definition does not have the seed: %v\n%s", err, rendered.Definition.Text)
+	}
+	isoinfo := func(args ...string) string {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), "isoinfo", append([]string{"-i", seed}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("isoinfo %v: %v: %s", args, err, out)
+		}
+		return string(out)
+	}
+	if label := isoinfo("-d"); !strings.Contains(label, "Volume id: cidata\n") {
+		t.Errorf("the label is not cidata:\n%s", label)
+	}
+	const meta = "instance-id: \"web-20261124010203\"\nlocal-hostname: \"web\"\n"
+	for _, names := range []string{"-J", "-R"} {
+		if got := isoinfo(names, "-x", "/user-data"); got != data {
+			t.Errorf("with %s user-data is %q, want %q", names, got, data)
+		}
+		if got := isoinfo(names, "-x", "/meta-data"); got != meta {
+			t.Errorf("with %s meta-data is %q, want %q", names, got, meta)
+		}
+	}
+	if info, err := os.Stat(seed); err != nil || info.Mode().Perm()&0o077 != 0 {
+		t.Errorf("others may read the seed, which may have passwords: %v, %v", info.Mode(), err)
+	}
+	if err := undo(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(seed); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the seed of a VM that was not created is there: %v", err)
 	}
 }
