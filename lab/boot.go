@@ -170,7 +170,7 @@ func enoughMemory(s Shape) error {
 	return nil
 }
 
-// awaitUp waits until the agent takes commands.
+// awaitUp waits until the agent and QEMU's monitor take commands.
 func (h *Host) awaitUp(ctx context.Context) error {
 	limit := bootTime
 	if h.xen != nil {
@@ -181,7 +181,7 @@ func (h *Host) awaitUp(ctx context.Context) error {
 	var err error
 	select {
 	case <-h.agent.up:
-		return nil
+		return h.monitor.greet(ctx)
 	case <-h.ended:
 		err = h.endOfQEMU()
 	case <-ctx.Done():

@@ -162,7 +162,7 @@ func save(ctx context.Context, o Options, k kernel, image rootImage, folder stri
 	if err := h.bootToSave(ctx, o, k, m); err != nil {
 		return err
 	}
-	if err := errors.Join(h.monitor.greet(ctx), h.monitor.save(ctx, filepath.Join(fresh, "state"))); err != nil {
+	if err := h.monitor.save(ctx, filepath.Join(fresh, "state")); err != nil {
 		return err
 	}
 	if err := os.Chmod(fresh, 0o755); err != nil {
@@ -236,10 +236,10 @@ func (h *Host) enter(ctx context.Context) error {
 	return h.script(ctx, enterScript)
 }
 
-// script runs a shell script in the lab and requires status 0.
-func (h *Host) script(ctx context.Context, script string) error {
+// script runs a shell script with arguments in the lab and requires status 0.
+func (h *Host) script(ctx context.Context, script string, args ...string) error {
 	var said strings.Builder
-	status, err := h.Run(ctx, []string{"bash", "-c", script}, io.Discard, &said)
+	status, err := h.Run(ctx, append([]string{"bash", "-c", script, "bash"}, args...), io.Discard, &said)
 	if err == nil && status != 0 {
 		err = fmt.Errorf("status %d: %s", status, strings.TrimSpace(said.String()))
 	}

@@ -175,20 +175,40 @@ func TestLabXenP4(t *testing.T) {
 	}
 }
 
-// xenFleet is a fleet of one Xen host: server and daemon run in dom0.
+// xenFleet is a fleet of Xen hosts: server and daemon run in dom0 of one of them.
 type xenFleet struct {
 	*labHost
 
-	token string
+	url, token string
 }
 
-const xenFleetURL = "https://localhost:8443"
+// upXen starts 'numavisor up' in dom0, and returns when the server answers at the address.
+func upXen(t *testing.T, l *labHost, address string) *xenFleet {
+	t.Helper()
+	f := &xenFleet{labHost: l, url: "https://" + address}
+	f.sh(t, "ip link set lo up; setsid numavisor up --address "+address+" --images /lab >/run/up.log 2>&1 </dev/null &")
+	f.token = strings.TrimSpace(f.sh(t, `until grep -A1 '^Token of user admin' /run/up.log | grep -o 'nv._[^ ]*'; do
+  sleep 0.5; pgrep -f 'numavisor up' >/dev/null || { cat /run/up.log; exit 1; }; done
+until curl -s --cacert `+fleetCA+` `+f.url+`/openapi.json >/dev/null; do sleep 0.5; done`))
+	return f
+}
+
+// ready waits until the server knows the nodes of a number of hosts.
+func (f *xenFleet) ready(t *testing.T, hosts int) {
+	t.Helper()
+	f.await(t, "all hosts are reachable", func() bool {
+		var all fleetapi.Hosts
+		f.request(t, "GET", "/v1/hosts", "", &all)
+		ready := func(h fleetapi.Host) bool { return h.State == fleetapi.HostReachable && h.Nodes == 4 }
+		return len(all.Hosts) == hosts && !slices.ContainsFunc(all.Hosts, func(h fleetapi.Host) bool { return !ready(h) })
+	})
+}
 
 // request sends a request as a user does, requires that it succeeds, and decodes the answer.
 func (f *xenFleet) request(t *testing.T, method, path, body string, answer any) {
 	t.Helper()
 	argv := []string{"curl", "-sS", "--fail-with-body", "--max-time", "120", "--cacert", fleetCA,
-		"-H", "Authorization: Bearer " + f.token, "-X", method, xenFleetURL + path}
+		"-H", "Authorization: Bearer " + f.token, "-X", method, f.url + path}
 	if body != "" {
 		argv = append(argv, "-H", "Content-Type: application/json", "-d", body)
 	}
@@ -262,10 +282,10 @@ func (l *labHost) createsThroughSocket(t *testing.T) {
 }
 
 // uuidOf returns the UUID of a VM that runs or reboots.
-func (f *xenFleet) uuidOf(t *testing.T, name string) (uuid string) {
+func (l *labHost) uuidOf(t *testing.T, name string) (uuid string) {
 	t.Helper()
-	f.await(t, name+" has a UUID", func() bool {
-		uuid = f.run(t, "sh", "-c", "xl vm-list | grep ' "+name+" *$' | cut -d' ' -f1").stdout
+	l.await(t, name+" has a UUID", func() bool {
+		uuid = l.run(t, "sh", "-c", "xl vm-list | grep ' "+name+" *$' | cut -d' ' -f1").stdout
 		return uuid != ""
 	})
 	return uuid
@@ -283,22 +303,14 @@ func (f *xenFleet) staysAway(t *testing.T, name string) {
 // chose, is gone once it is stopped, comes back with its UUID, and is deleted, also while it reboots.
 func TestLabXenFleet(t *testing.T) {
 	rotate.Test(t, 2)
-	f := &xenFleet{labHost: bootXenWith(t, serverProgram(t))}
+	f := upXen(t, bootXenWith(t, serverProgram(t)), "localhost:8443")
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(f.run(t, "sh", "-c", "xl list; for f in /var/log/xen/xl-*.log* /var/log/xen/console/*.log /run/up.log; do "+
 				`echo "$f:"; tail -n 40 "$f"; done`).stdout)
 		}
 	})
-	f.sh(t, "ip link set lo up; setsid numavisor up --address localhost:8443 --images /lab >/run/up.log 2>&1 </dev/null &")
-	f.token = strings.TrimSpace(f.sh(t, `until grep -A1 '^Token of user admin' /run/up.log | grep -o 'nv._[^ ]*'; do
-  sleep 0.5; pgrep -f 'numavisor up' >/dev/null || { cat /run/up.log; exit 1; }; done
-until curl -s --cacert `+fleetCA+` `+xenFleetURL+`/openapi.json >/dev/null; do sleep 0.5; done`))
-	f.await(t, "the host is reachable", func() bool {
-		var all fleetapi.Hosts
-		f.request(t, "GET", "/v1/hosts", "", &all)
-		return len(all.Hosts) == 1 && all.Hosts[0].State == fleetapi.HostReachable && all.Hosts[0].Nodes == 4
-	})
+	f.ready(t, 1)
 	f.request(t, "POST", "/v1/vms", xenRequest("web"), nil)
 	vm := f.until(t, "web", fleetapi.VMRunning)
 	f.isBound(t, "web", vm.Placement.Nodes)
@@ -436,10 +448,8 @@ func (l *labHost) createsCells(t *testing.T) {
 	l.must(t, "delete", "cells")
 }
 
-// migratesOnXen lets a VM migrate to this host itself, by a transport that runs commands here: the lab has one Xen
-// host. What it tests is the conversation of xl migrate through a transport, the computed configuration, the record
-// and the verification there; not a network, nor another machine. A migration that breaks off in the midst leaves one
-// VM.
+// migratesOnXen lets a VM migrate to this host itself, by a transport that runs commands here: one that works, and one
+// that breaks off in the midst, which leaves one VM. TestLabXenMigratesBetweenHosts has two hosts and a network.
 func (l *labHost) migratesOnXen(t *testing.T, name string) {
 	t.Helper()
 	l.sh(t, `printf '#!/bin/sh\nshift\nexec sh -c "$*"\n' > /run/here
