@@ -296,7 +296,9 @@ func (h *Host) onConsole(ctx context.Context, name, script string) (string, erro
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	script = `tty=$(` + h.findTTY("$1") + `) || exit; log=/lab/files/console-$1-${tty##*/}
-[ -e "$log" ] || { : > "$log"; setsid cat "$tty" >> "$log" 2>/dev/null & }
+reader=/run/reader-$1-${tty##*/}; : >> "$log"
+kill -0 "$(cat "$reader" 2>/dev/null)" 2>/dev/null || { # none yet, or of a VM that had this terminal before
+  setsid cat "$tty" >> "$log" 2>/dev/null & echo $! > "$reader"; }
 ` + script
 	var out, errOut bytes.Buffer
 	status, err := h.Run(ctx, []string{"bash", "-c", script, "console", name}, &out, &errOut)
