@@ -271,7 +271,7 @@ func (c *Controller) changed(r plan.Remedy, e SettingChanged) {
 	c.logChange(r, e)
 	switch {
 	case r.Kind == plan.ExcludeFromNumad || e.Err != nil:
-	case r.Path == plan.NUMABalancingPath: // that is all that has changed
+	case r.Kind == plan.WriteSetting && r.Path == plan.NUMABalancingPath: // that is all that has changed
 		c.host.inventory.Kernel.NUMABalancing = r.Value
 	default:
 		c.host.wanted = true
