@@ -118,8 +118,8 @@ func acceptSSH(ctx context.Context, hosts ...*Host) error {
 // libwrap is the library that sshd needs and that few machines have.
 const libwrap = "usr/lib/x86_64-linux-gnu/libwrap.so.0"
 
-// sshScript starts sshd. Programs that it starts find what commands of the lab find. The first key exchange of its list
-// takes twice as long in the lab.
+// sshScript starts sshd. Programs that it starts find what commands of the lab find. The first key exchange of its own
+// list takes twice as long in the lab.
 const sshScript = `set -e
 rm -rf /root/.ssh /root/.bashrc # this machine's own; bash reads the second one for each command that ssh runs
 install -d -m 700 /root/.ssh /run/sshd
@@ -128,7 +128,8 @@ cp /lab/files/libwrap.so.0 /` + libwrap + `
 install -m 755 /lab/files/ssh /lab/files/sshd /run/lab/bin/
 install -m 600 /lab/files/key /root/.ssh/id_ed25519; install -m 600 /lab/files/key.pub /root/.ssh/authorized_keys
 printf 'lab1,lab2 %s\n' "$(cut -d ' ' -f 1,2 /lab/files/key.pub)" > /root/.ssh/known_hosts
-printf '%s\n' 'HostKey /root/.ssh/id_ed25519' 'PermitRootLogin yes' 'PidFile /run/sshd.pid' 'KexAlgorithms curve25519-sha256' "SetEnv PATH=$PATH" > /run/sshd.conf
+printf '%s\n' 'HostKey /root/.ssh/id_ed25519' 'PermitRootLogin yes' 'PidFile /run/sshd.pid' \
+  'KexAlgorithms curve25519-sha256' "SetEnv PATH=$PATH" > /run/sshd.conf
 ! ldd /run/lab/bin/sshd | grep 'not found' >&2
 /run/lab/bin/sshd -D -f /run/sshd.conf -E /run/sshd.log &
 until [ -e /run/sshd.pid ]; do sleep 0.1; done`

@@ -73,8 +73,8 @@ func TestLabXenMigratesBetweenHosts(t *testing.T) {
 	isOnlyOn(t, second, first, "web", topology.SetOf[topology.NodeID](0, 1, 2, 3).Minus(topology.SetOf(home)))
 }
 
-// A fleet of two Xen hosts lets a VM migrate. The source's daemon is killed while xl copies the memory: one VM is left all
-// the same, with its UUID, and its memory is where the fleet placed it.
+// A fleet of two Xen hosts lets a VM migrate. The source's daemon is killed while xl copies the memory: one VM is left
+// all the same, with its UUID, and its memory is where the fleet placed it.
 func TestLabXenFleetMigrates(t *testing.T) {
 	rotate.Test(t, 1)
 	first, second := bootXenPair(t)

@@ -36,8 +36,8 @@ type competition struct {
 	// guests whose memory was spread then or later.
 	ahead   time.Time
 	aheadOf map[string]bool
-	// loaded is since when guests that are served ahead have been over a threshold; zero: none is. needed is when one
-	// was last.
+	// loaded is since when guests that are served ahead have been over a threshold; zero: all are below it. needed is
+	// when one of them was last over it.
 	loaded, needed time.Time
 	// brought is when the kernel last brought memory since then, at no less than a part of the highest rate, which is
 	// fastest, in bytes a second.

@@ -85,9 +85,9 @@ func (h *host) overtake() {
 	}
 }
 
-// observe requests an observation when one is due or something has changed. None begins with a job: a move uses what
-// is known, and the host is observed once a job has ended. While one runs, the regular observation waits for that, and
-// as long as the time between two at most.
+// observe requests an observation if the interval between two has passed or something has changed. It requests none
+// in a turn that starts a job: a move uses what is known, and the host is observed once a job has ended. While a job
+// runs, the regular observation waits for its end, for one more interval at most.
 func (c *Controller) observe() {
 	h, every := &c.host, c.options.Observe
 	if c.jobs.running != nil {

@@ -102,8 +102,8 @@ func TestNoObservationBeginsWithAMove(t *testing.T) {
 	if w.policy, err = policy.Parse(strings.NewReader("balance: {degraded_for: 5s, guests: {a: auto}}")); err != nil {
 		t.Fatal(err)
 	}
-	w.c = control.New(control.Options{Policy: w.policy, Sample: time.Second, Observe: 6 * time.Second, Plan: time.Second,
-		SaveAlarms: time.Hour})
+	w.c = control.New(control.Options{Policy: w.policy, Sample: time.Second, Observe: 6 * time.Second,
+		Plan: time.Second, SaveAlarms: time.Hour})
 	w.step(control.Start{})
 	w.add("a", 2, topology.GiB, 0, 1).cpu = 2
 	for range 20 {

@@ -39,8 +39,10 @@ func newKnownNodes(root, online string, ids []int, nodes []topology.Node, measur
 		id := int(nodes[i].ID)
 		f := nodeFiles{meminfo: k.cache.File(nodePath(id, "meminfo"))}
 		for _, pool := range nodes[i].HugePages {
-			folder := nodePath(id, "hugepages", "hugepages-"+strconv.FormatUint(uint64(pool.Size/topology.KiB), 10)+"kB")
-			f.pools = append(f.pools, poolCounts{k.cache.File(folder, "nr_hugepages"), k.cache.File(folder, "free_hugepages")})
+			kib := strconv.FormatUint(uint64(pool.Size/topology.KiB), 10)
+			folder := nodePath(id, "hugepages", "hugepages-"+kib+"kB")
+			f.pools = append(f.pools, poolCounts{
+				total: k.cache.File(folder, "nr_hugepages"), free: k.cache.File(folder, "free_hugepages")})
 		}
 		k.files = append(k.files, f)
 	}

@@ -204,8 +204,8 @@ func TestMachines_OnXen(t *testing.T) {
 	}
 }
 
-// The seed of cloud-init is an ISO 9660 image with the label and the files that its data source NoCloud looks for, under
-// their own names (Joliet and Rock Ridge). It goes if the VM is not created.
+// The seed of cloud-init is an ISO 9660 image with the label and the files that its data source NoCloud looks for,
+// under their own names (Joliet and Rock Ridge). It goes if the VM is not created.
 func TestMachines_Seed(t *testing.T) {
 	for _, program := range []string{"genisoimage", "isoinfo"} {
 		if _, err := exec.LookPath(program); err != nil {
