@@ -544,6 +544,53 @@ func TestAct_ReplacesAForeignIntent(t *testing.T) {
 	}
 }
 
+// A VM has arrived, and its intent is not recorded: the record changed meanwhile, which ends the step, or the hypervisor
+// failed. The part stays open, and the next step records the intent. Without it the host would take the VM for one that
+// the fleet did not create.
+func TestAct_RecordsTheIntentAfterAnInterruption(t *testing.T) {
+	transient := errors.New("the hypervisor does not answer")
+	for _, c := range []struct {
+		name, call string
+		nth        int
+		fails      error // nil: the step is ended
+	}{{"ended at the intent", "Record", 1, nil}, {"failed at the intent", "Record", 1, transient},
+		{"ended while it is verified", "Guests", 2, nil}} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPair(t, t.TempDir(), small)
+			p.decide(1)
+			if err := p.act(p.to); err != nil {
+				t.Fatal(err)
+			}
+			p.serve()
+			foreign, _ := p.from.Intent(small.Name)
+			_, err := p.from.Migrate(t.Context(), guest.Departure{Name: small.Name, URI: p.to.daemon.URI, Intent: foreign})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			p.inject(p.to, fake.Fault{Before: fake.NthOf(c.call, c.nth, func() error {
+				if c.fails == nil {
+					cancel()
+					return context.Canceled
+				}
+				return c.fails
+			})})
+			part, _, err := p.to.daemon.Act(ctx, &p.vm, nil)
+			if err == nil {
+				t.Errorf("the target reports %+v", part.Status)
+			}
+			if !p.to.isOpen(t) {
+				t.Error("the part of the target has ended")
+			}
+			p.finish()
+			if p.vm.Host != "beta" {
+				t.Errorf("the VM is on %s", p.vm.Host)
+			}
+		})
+	}
+}
+
 // Another command works on the VM: the copy begins afterwards, and nothing is reported before.
 func TestAct_WaitsForOtherCommands(t *testing.T) {
 	p := newPair(t, t.TempDir(), small)

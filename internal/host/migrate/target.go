@@ -140,17 +140,20 @@ func (s *step) arrive(ctx context.Context) error {
 	return err
 }
 
-// settle verifies a VM that has arrived, binds what is not in place, and closes the part.
-// Whatever it finds, the VM runs here.
+// settle records the intent of a VM that has arrived, verifies the VM, binds what is not in place, and closes the part.
+// Whatever it finds, the VM runs here. The part stays open if the intent is not recorded, as this host would take the VM
+// for one that the fleet did not create, or if ctx has ended: the next step continues.
 func (h *Host) settle(ctx context.Context, open *journal.Entry) (*operate.Truth, guest.Transfer, error) {
 	m := open.Migration
 	transfer, unknown := h.Port.Arrived(ctx, m.Guest)
 	if unknown != nil {
 		transfer = guest.Transfer{}
 	}
-	err := h.recordIntent(ctx, m.Intent)
+	if err := h.recordIntent(ctx, m.Intent); err != nil {
+		return nil, transfer, err
+	}
 	// The VM's own intent now holds the room.
-	err = errors.Join(err, h.Ledger.Release(m.Guest))
+	err := h.Ledger.Release(m.Guest)
 	var truth operate.Truth
 	if err == nil {
 		truth, err = h.Verify(ctx, m.Guest)
@@ -161,6 +164,9 @@ func (h *Host) settle(ctx context.Context, open *journal.Entry) (*operate.Truth,
 		if bound.Truth != nil {
 			truth = *bound.Truth
 		}
+	}
+	if ended := ctx.Err(); ended != nil {
+		return &truth, transfer, errors.Join(err, ended)
 	}
 	var short []string
 	for _, d := range truth.Differences {
