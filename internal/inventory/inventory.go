@@ -34,6 +34,9 @@ type Host struct {
 	MachineTypes []string `json:"machine_types,omitempty"`
 	// NoNewVMs: a server that does not know MachineTypes creates no VMs on the host, and migrates none to it.
 	NoNewVMs bool `json:"no_new_vms,omitempty"`
+	// NearMemoryOnly: the hypervisor allocates the memory of a guest only on nodes of CPUs on which its vCPUs may run
+	// (Xen: domain_update_node_affinity, xen/common/domain.c).
+	NearMemoryOnly bool `json:"near_memory_only,omitempty"`
 	// Claims are reservations of guests that are being created, bound or moved, and of plain processes.
 	Claims []Claim `json:"claims,omitempty"`
 	// Load is the recent load of the nodes, ascending by node; nil: not measured.

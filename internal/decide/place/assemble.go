@@ -160,6 +160,9 @@ func (a *assembly) vcpus() {
 		if a.sol.cells[i].vcpus > 0 {
 			everywhere = everywhere.Union(a.p.nodes[s.cpu].usable)
 		}
+		if a.p.host.NearMemoryOnly {
+			everywhere = everywhere.Union(a.p.nodes[s.mem].usable)
+		}
 	}
 	everywhere = everywhere.Minus(a.alone)
 	spans := !a.out.Visible

@@ -2,6 +2,7 @@ package place
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"testing"
 
@@ -9,6 +10,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/numavisor/numavisor/internal/decide/check"
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // twin is the obviously correct search: every slot for every cell of every division.
@@ -119,6 +123,59 @@ func TestEveryPlacementIsLegal(t *testing.T) {
 			t.Fatal("the same request gave another explanation")
 		}
 	})
+}
+
+// Where the hypervisor allocates memory only near vCPUs, a guest that shares CPUs may run on all nodes of its memory
+// that have CPUs for it.
+func TestNearMemoryOnly_VCPUsMayRunWhereTheMemoryIs(t *testing.T) {
+	widened := 0
+	rapid.Check(t, func(t *rapid.T) {
+		topo, err := topology.Synthetic(fmt.Sprintf("nodes:%d cores:%d memory:4G", rapid.IntRange(2, 4).Draw(t, "nodes"),
+			rapid.IntRange(1, 4).Draw(t, "cores")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := &inventory.Host{Topology: topo}
+		for i := range h.Topology.Nodes {
+			n := &h.Topology.Nodes[i]
+			n.Free = topology.Bytes(rapid.IntRange(1, 8).Draw(t, "free")) * 256 * topology.MiB
+		}
+		spec, err := guest.Spec{Name: "new", VCPUs: rapid.IntRange(1, 2).Draw(t, "vcpus"),
+			Memory:   topology.Bytes(rapid.IntRange(1, 4).Draw(t, "memory")) * topology.GiB,
+			Topology: guest.TopologySpec{Mode: guest.TopologyOff}}.Normalize()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := Request{Host: h, Spec: spec}
+		narrow, _, err := Place(r)
+		if err != nil {
+			return
+		}
+		h.NearMemoryOnly = true
+		got, why, err := Place(r)
+		if err != nil || !got.Nodes.Equal(narrow.Nodes) {
+			t.Fatalf("memory on nodes %s instead of %s: %v", got.Nodes, narrow.Nodes, err)
+		}
+		if vs := check.Placement(h, r.Policy, r.Spec, got); len(vs) > 0 {
+			t.Fatalf("%v\n%s", check.Error("new", vs), why.Text())
+		}
+		p, err := newProblem(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range p.nodes {
+			n := &p.nodes[i]
+			if got.Nodes.Contains(n.node.ID) && !n.usable.SubsetOf(got.VCPUs[0].CPUs) {
+				t.Fatalf("memory on node %d, and vCPUs on CPUs %s", n.node.ID, got.VCPUs[0].CPUs)
+			}
+		}
+		if !got.VCPUs[0].CPUs.Equal(narrow.VCPUs[0].CPUs) {
+			widened++
+		}
+	})
+	if widened == 0 {
+		t.Error("no guest has memory on a node without its vCPUs: the test proves nothing")
+	}
 }
 
 func TestNoFitProposesWhatFits(t *testing.T) {

@@ -83,39 +83,70 @@ func (s Shape) ends(path string) bool {
 	return false
 }
 
-// ownParts are the parts of answers that only one hypervisor can have, and why.
-func ownParts() map[string]string {
-	return map[string]string{
-		`control_domain`:              "dom0 and its memory: KVM has none",
-		`cpu_pool|limits\.pool`:       "CPU pools: KVM has none",
-		`\.kernel\.`:                  "settings by which a kernel moves memory: Xen's guests are not its processes",
-		`basis|\.pid|\.run$|cgroup`:   "a process, or the number of a domain",
-		`\.emulator`:                  "emulator threads: a guest of Xen has none on its host",
-		`persistent|stored_bindings`:  "stored configurations: xl stores none",
-		`memory_s|numatune|soft_pins`: "settings in the form of the hypervisor",
-		`preferred`:                   "soft affinity: KVM has none",
-		`node_affinity`:               "nodes of further memory: KVM's are in numatune",
-		`capabilities\.`:              "what the hypervisor can do",
-		`steps?\b|moved|ranges|cells`: "Xen moves no memory of a running guest, and shows no mappings",
-		`copied_|trace|\.undo`:        "as above, in the journal",
-		`cannot|shortfalls`:           "what was not done: on Xen, moving the memory",
-		`^\.gaps|topology\.gaps`:      "what the host does not tell, by name",
-		`reclaimable_bytes`:           "memory that the kernel can free: Xen's nodes have none",
-		`no_new_vms|machine_types`:    "what a fleet can create: KVM hosts do not name it",
-		`shared_storage`:              "whether disks are shared: xl does not tell",
-		`^\.id$`:                      "the machine's identity: a lab's kernel may have none",
-		`why\.alternatives`:           "other nodes: on Xen, those of the memory are the only ones",
+// ownParts are the parts of answers that only one hypervisor can have, and why. Each ends a path, or is followed by more of
+// it.
+func ownParts() []string {
+	return []string{
+		// Dom0 and its memory: KVM has none.
+		`\.control_domain`,
+		// CPU pools: KVM has none.
+		`\.cpu_pools?`,
+		// The same of a VM.
+		`\.spec\.limits\.pool`,
+		// Settings by which a kernel moves memory: Xen's guests are not its processes.
+		`^\.kernel\.[a-z_]+`,
+		// A process, or the number of a domain.
+		`\.basis\.(pid|run|start_ticks)`,
+		`(\.guests\[\]|\.plan)\.pid`,
+		`\.guests\[\]\.run`,
+		// The cgroup of a process.
+		`\.seen\.cgroup`,
+		// Emulator threads: a guest of Xen has none on its host.
+		`\.emulator(_pin)?`,
+		// Stored configurations: xl stores none.
+		`\.persistent`,
+		`\.stored_bindings?`,
+		// How a process maps memory: a guest of Xen is none.
+		`\.config\.memory_(shared|source)`,
+		// Libvirt's settings of memory.
+		`\.numatune(_mode|_nodes)?`,
+		// Soft affinity: KVM has none.
+		`\.vcpu_soft_pins`,
+		`\.threads\[\]\.preferred`,
+		// Nodes of further memory: KVM's are in numatune.
+		`\.config\.node_affinity`,
+		// Cpuset.mems of a process.
+		`\.undo\.allowed_nodes`,
+		// What the hypervisor can do.
+		`\.guests\[\]\.capabilities\.[a-z_]+`,
+		// Xen moves no memory of a running guest.
+		`\.steps?(\[\])?\.(address|file|misplaced_bytes|mode|nodes|page_size_bytes|parts|prefer|size_bytes)`,
+		`\.outcomes\[\]\.moved`,
+		// The same in the journal.
+		`\.entries\[\]\.(moved_bytes|copied_ns|trace\[\]\.copied_bytes)`,
+		// What was not done: on Xen, moving the memory.
+		`\.plan\.cannot|\.shortfalls`,
+		// What the host does not tell, by name.
+		`^(\.topology)?\.gaps`,
+		// Memory that the kernel can free: Xen's nodes have none.
+		`\.nodes\[\]\.reclaimable_bytes`,
+		// What a fleet can create: KVM hosts do not name it.
+		`^\.(no_new_vms|machine_types)`,
+		// Xen allocates memory only on nodes of vCPUs.
+		`^\.near_memory_only`,
+		// Whether disks are shared: xl does not tell.
+		`\.config\.shared_storage`,
+		// The machine's identity: a lab's kernel may have none.
+		`^\.id`,
+		// Other nodes: on Xen, those of the memory are the only ones.
+		`^\.why\.alternatives`,
 	}
 }
 
 // PlaneDifferences names the differences of two answers of the same command, on hosts with different hypervisors, that
 // no difference between the hypervisors explains.
 func PlaneDifferences(a, b Shape) []string {
-	var own []string
-	for part := range ownParts() {
-		own = append(own, part)
-	}
-	explained := regexp.MustCompile(strings.Join(own, "|"))
+	explained := regexp.MustCompile(`(` + strings.Join(ownParts(), "|") + `)($|\.|\[)`)
 	return slices.DeleteFunc(ShapeDifferences(a, b), func(d string) bool {
 		path, _, _ := strings.Cut(d, ":")
 		return explained.MatchString(path)

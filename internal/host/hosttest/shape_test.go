@@ -22,6 +22,9 @@ func TestShapeDifferences(t *testing.T) {
 		"null":         {a: `{"x":null}`, b: `{"x":{"y":1}}`},
 		"an empty one": {a: `{"x":[],"z":{}}`, b: `{"x":[{"y":1}],"z":{"3":1}}`},
 		"known":        {a: `{"x":{"cpu_pool":"a"}}`, b: `{"x":{}}`, differ: ".x.cpu_pool"},
+		"alike":        {a: `{"x":{"cpu_pool_a":"a"}}`, b: `{"x":{}}`, differ: ".x.cpu_pool_a", plane: ".x.cpu_pool_a"},
+		"elsewhere": {a: `{"x":{"kernel":{"y":1}}}`, b: `{"x":{"kernel":{}}}`, differ: ".x.kernel.y",
+			plane: ".x.kernel.y"},
 	} {
 		for _, got := range [][2]string{{strings.Join(ShapeDifferences(of(c.a), of(c.b)), ";"), c.differ},
 			{strings.Join(PlaneDifferences(of(c.a), of(c.b)), ";"), c.plane}} {

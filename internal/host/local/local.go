@@ -125,7 +125,7 @@ func (h *Host) useXen(k xenKernel) {
 	h.Xen, h.CPUPools = k.xen, k.xen
 	k.xen.Shared = libvirt.SharedPaths
 	h.Sources.Complete = func(inv *inventory.Host) {
-		inv.MachineTypes, inv.NoNewVMs = h.MachineTypes(), true
+		inv.MachineTypes, inv.NoNewVMs, inv.NearMemoryOnly = h.MachineTypes(), true, true
 	}
 }
 

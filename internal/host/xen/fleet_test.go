@@ -131,7 +131,7 @@ func (f *xenFleet) addXen(name string) (*operate.Host, *simulated) {
 	h.Sources.HostName = func() (string, error) { return name, nil }
 	h.Sources.HostID = func() (string, error) { return "id-" + name, nil }
 	h.Sources.Complete = func(inv *inventory.Host) {
-		inv.MachineTypes, inv.NoNewVMs = []string{inventory.MachineXen}, true
+		inv.MachineTypes, inv.NoNewVMs, inv.NearMemoryOnly = []string{inventory.MachineXen}, true, true
 	}
 	f.hosts[name] = s
 	return h, s

@@ -42,7 +42,8 @@ func joined(t *testing.T) (*operate.Host, *simulated) {
 	ledger := claim.Ledger{Folder: folder, Alive: func(p claim.Process) bool { return p == self }}
 	return &operate.Host{
 		Sources: observe.Sources{Kernel: dom0{driver: d, topo: topo}, Hypervisors: []observe.Hypervisor{d},
-			Pools: d.Pools, ControlDomain: d.ControlDomain, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "xenhost", nil }},
+			Pools: d.Pools, ControlDomain: d.ControlDomain, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "xenhost", nil },
+			Complete: func(inv *inventory.Host) { inv.NearMemoryOnly = true }},
 		Control: d, Domains: d, CPUPools: d, Journal: record.Journal{Folder: t.TempDir()}, By: "test", Ledger: ledger, Self: self,
 		Clock: time.Now,
 	}, s
@@ -68,6 +69,30 @@ func request(t *testing.T, h *operate.Host, text string) operate.CreateRequest {
 	return operate.CreateRequest{Spec: spec, Transient: true, Render: func(i guest.Intent) (operate.Rendered, error) {
 		return operate.Rendered{Definition: guest.Definition{Name: spec.Name, Text: c.Rewrite(&i.Placement), Intent: &i}}, nil
 	}}
+}
+
+// Xen allocates memory only on nodes of a guest's CPUs. A guest of which a part is memory alone may run there, too.
+func TestCreate_MayRunWhereItsMemoryIs(t *testing.T) {
+	h, s := joined(t)
+	used := func(nodes ...topology.Bytes) {
+		k := h.Sources.Kernel.(dom0)
+		for i := range nodes {
+			k.topo.Nodes[i].Free = nodes[i]
+		}
+		h.Sources.Kernel = k
+	}
+	used(3*topology.GiB/4, 3*topology.GiB/4)
+	made, err := h.Create(t.Context(), request(t, h, "name = 'web'\nvcpus = 1\nmemory = 1024\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := topology.MustParseSet[topology.NodeID]("0-1")
+	if p := made.Placement; !p.Nodes.Equal(both) || p.Visible {
+		t.Fatalf("its memory is to be on nodes %s", p.Nodes)
+	}
+	if cpus := s.domain("web").hard[0]; !cpus.Equal(s.topology.CPUSet()) {
+		t.Errorf("it may run on CPUs %s, so Xen allocates no memory elsewhere", cpus)
+	}
 }
 
 // A guest is created on the node of its CPUs, is as intended, and is deleted with its intent.
