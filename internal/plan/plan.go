@@ -82,7 +82,9 @@ type GuestMove struct {
 	// Saves is the CPU time that the guest itself no longer loses, in CPUs (seconds
 	// a second); 0: not known. The guest that saves most per byte is copied first.
 	Saves float64 `json:"saves_cpus,omitempty"`
-	Undo  Undo    `json:"undo"`
+	// Demand is how many CPUs the guest used and waited for when the move was planned; 0: not known.
+	Demand float64 `json:"demand_cpus,omitempty"`
+	Undo   Undo    `json:"undo"`
 	// Basis is the process for which a move began, for the journal; a plan that was
 	// not executed has none.
 	Basis Basis `json:"basis,omitzero"`

@@ -22,15 +22,27 @@ type Options struct {
 	Progress func(format string, args ...any)
 }
 
-// MostGuests is how many VMs of 192 MiB a lab holds in addition to dom0.
+// MostGuests is how many VMs a lab holds in addition to dom0, with a CPU for each vCPU.
 const MostGuests = 8
 
 const (
-	memory     = 192 // MiB of each VM
-	vcpus      = 2   // of each VM, as many as a node has CPUs
-	delayScale = 3   // as in package peers
+	delayScale = 3 // as in package peers
 	settleTime = 5 * time.Minute
 )
+
+// size is what each of some VMs has: as many vCPUs as a node has CPUs, or one if the host has no CPUs for that, and so
+// much memory, in MiB, that two fit on the node with the greatest part of dom0. Without a CPU for each vCPU the figures
+// would show how Xen divides CPUs, not where the memory is.
+func size(s lab.Shape, guests int) (vcpus, memory int) {
+	cpus := 0
+	for _, n := range s.Nodes {
+		cpus += n.CPUs
+	}
+	if 2*guests <= cpus {
+		return 2, 192
+	}
+	return 1, 128
+}
 
 // Validate returns an error unless the options can be measured.
 func (o Options) Validate() error {
@@ -127,7 +139,7 @@ func (s *session) run(ctx context.Context, way Way, n int) (r Run, err error) {
 				names...))
 	}()
 	for vm, name := range names {
-		if err := s.create(ctx, way, vm, name); err != nil {
+		if err := s.create(ctx, way, vm, n, name); err != nil {
 			return r, err
 		}
 	}
@@ -146,8 +158,9 @@ func (s *session) run(ctx context.Context, way Way, n int) (r Run, err error) {
 	return r, s.work(ctx, &r, names)
 }
 
-// create creates a VM. Its memory is filled while it boots.
-func (s *session) create(ctx context.Context, way Way, vm int, name string) error {
+// create creates one of n VMs. Its memory is filled while it boots.
+func (s *session) create(ctx context.Context, way Way, vm, n int, name string) error {
+	vcpus, memory := size(s.host.Shape, n)
 	text := fmt.Sprintf("name = %q\ntype = \"pvh\"\nkernel = %q\nramdisk = %q\nextra = %q\nmemory = %d\nvcpus = %d\n%s",
 		name, lab.GuestKernel, lab.GuestInitrd,
 		strings.Replace(lab.GuestCommandLine, "ttyS0", "hvc0", 1), memory, vcpus,
@@ -213,8 +226,11 @@ func (s *session) until(ctx context.Context, names []string, reports int) error 
 func (s *session) sh(ctx context.Context, script string, args ...string) error {
 	var out bytes.Buffer
 	status, err := s.host.Run(ctx, append([]string{"sh", "-c", script, "sh"}, args...), &out, &out)
-	if err != nil || status != 0 {
-		return fmt.Errorf("in dom0: status %d %s: %w", status, strings.TrimSpace(out.String()), err)
+	if err == nil && status != 0 {
+		err = fmt.Errorf("status %d: %s", status, strings.TrimSpace(out.String()))
+	}
+	if err != nil {
+		return fmt.Errorf("in dom0: %w", err)
 	}
 	return nil
 }

@@ -43,6 +43,19 @@ func TestResults(t *testing.T) {
 	}
 }
 
+// All vCPUs of the VMs have a CPU.
+func TestSize_ACPUForEachVCPU(t *testing.T) {
+	s, err := Shape()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for guests := 1; guests <= MostGuests; guests++ {
+		if vcpus, memory := size(s, guests); vcpus*guests > 8 || vcpus < 1 || memory < 128 {
+			t.Errorf("%d VMs of %d vCPUs and %d MiB", guests, vcpus, memory)
+		}
+	}
+}
+
 // VMs placed by hand are spread over all nodes; those far from their memory are on its farthest node.
 func TestWays_OnASquare(t *testing.T) {
 	s, err := Shape()

@@ -40,6 +40,7 @@ type Moved struct {
 	Guest    string
 	At       time.Time
 	From, To topology.NodeSet
+	Demand   float64 // in CPUs, when the move was planned; 0: not known
 }
 
 // Plan returns the moves worth making now. The same request gives the same

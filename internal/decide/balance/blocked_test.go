@@ -19,7 +19,7 @@ import (
 // depends on the text.
 func TestPlan_BlockKinds(t *testing.T) {
 	away := topology.SetOf[topology.NodeID](0)
-	moved := Past{Moves: []Moved{{"a", noon.Add(-4 * time.Minute), topology.SetOf[topology.NodeID](2), away}}}
+	moved := Past{Moves: []Moved{{"a", noon.Add(-4 * time.Minute), topology.SetOf[topology.NodeID](2), away, 2}}}
 	for name, c := range map[string]struct {
 		alter func(r *Request, g *inventory.Guest)
 		want  plan.Blocked

@@ -120,7 +120,7 @@ func (d *day) run(t testing.TB, r *rand.Rand, load dayLoad) {
 				}
 				left[g.Guest] = left[g.Guest].Union(was.Placement.Nodes)
 				d.past.Moves = append(d.past.Moves,
-					Moved{Guest: g.Guest, At: now, From: was.Placement.Nodes, To: g.Placement.Nodes})
+					Moved{Guest: g.Guest, At: now, From: was.Placement.Nodes, To: g.Placement.Nodes, Demand: g.Demand})
 			}
 			d.host = carriedOut(d.host, m)
 		}

@@ -412,7 +412,7 @@ func (p *planner) placeGroup(group []change) (inventory.Host, []plan.GuestMove, 
 		host = with(host, removed[i], g.spec, placed)
 		eased = with(eased, removed[i], g.spec, placed)
 		moves[i] = plan.GuestMove{
-			Guest: g.name(), Placement: placed, Bytes: topology.Bytes(l.copied * float64(g.resident)),
+			Guest: g.name(), Placement: placed, Bytes: topology.Bytes(l.copied * float64(g.resident)), Demand: g.demand,
 			Undo: plan.Undo{
 				Placement: g.seen.Placement,
 				VCPUNodes: p.model.vcpuNodes(g.layout()),

@@ -38,7 +38,7 @@ func run(
 		for _, m := range round.Moves {
 			h = carriedOut(h, m)
 			for _, g := range m.Guests {
-				past.Moves = append(past.Moves, Moved{g.Guest, now, g.Undo.VCPUNodes, g.Placement.Nodes})
+				past.Moves = append(past.Moves, Moved{g.Guest, now, g.Undo.VCPUNodes, g.Placement.Nodes, g.Demand})
 			}
 		}
 	}
@@ -203,7 +203,12 @@ func TestPlan_CooldownGrowsWithEachMove(t *testing.T) {
 	h := machine("nodes:4 cores:4 memory:16G")
 	add(h, vm{name: "a", vcpus: 2, memory: 2 * gib, cpus: on(0), memOn: bytesOn(1, 2*gib), used: 2})
 	moved := func(ago time.Duration, from topology.NodeID) Moved {
-		return Moved{"a", noon.Add(-ago), topology.SetOf(from), topology.SetOf[topology.NodeID](0)}
+		return Moved{"a", noon.Add(-ago), topology.SetOf(from), topology.SetOf[topology.NodeID](0), 2}
+	}
+	grown := func(ago time.Duration, from float64) Moved {
+		m := moved(ago, 2)
+		m.Demand = from
+		return m
 	}
 	for _, c := range []struct {
 		name  string
@@ -215,6 +220,10 @@ func TestPlan_CooldownGrowsWithEachMove(t *testing.T) {
 		{"rested", []Moved{moved(6*time.Minute, 2)}, 1},
 		{"not long enough for the second time", []Moved{moved(20*time.Minute, 2), moved(6*time.Minute, 3)}, 0},
 		{"long enough", []Moved{moved(20*time.Minute, 2), moved(11*time.Minute, 3)}, 1},
+		{"planned for half of the load", []Moved{grown(4*time.Minute, 1)}, 1},
+		{"planned for almost that load", []Moved{grown(4*time.Minute, 1.5)}, 0},
+		{"the last one was planned for that load", []Moved{grown(20*time.Minute, 1), grown(6*time.Minute, 2)}, 0},
+		{"planned for a load that is not known", []Moved{grown(4*time.Minute, 0)}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			round, err := Plan(Request{Host: h, Past: Past{Moves: c.past}, Now: noon, Lasting: true})

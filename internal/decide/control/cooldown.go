@@ -24,12 +24,28 @@ const failedFor = time.Hour
 // Guests that stayed on their nodes have left none to which they must not return.
 func (c *cooldown) begin(m *plan.Move, at time.Time, stayed bool) {
 	for _, g := range m.Guests {
-		moved := balance.Moved{Guest: g.Guest, At: at, From: g.Undo.VCPUNodes, To: g.To()}
+		moved := balance.Moved{Guest: g.Guest, At: at, From: leaves(&g), To: g.To(), Demand: g.Demand}
 		if stayed {
 			moved.From = topology.NodeSet{}
 		}
 		c.moves = append(c.moves, moved)
 	}
+}
+
+// leaves returns the nodes that a guest leaves by a move: those of its vCPUs. A guest that could run on more nodes than
+// now, the present ones among them, was bound to none of them: it leaves those of its memory.
+func leaves(g *plan.GuestMove) (from topology.NodeSet) {
+	to := g.To()
+	if before := g.Undo.VCPUNodes; g.Undo.Placement != nil || !to.SubsetOf(before) || before.Equal(to) {
+		return before
+	}
+	least := g.Undo.Memory.Total() / 10
+	for node, bytes := range g.Undo.Memory {
+		if bytes > least {
+			from = from.With(node)
+		}
+	}
+	return from
 }
 
 // remember counts a move that failed.

@@ -4,7 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
 )
 
 // giveWay ends the copying of a move of the balancer, if others have become degraded that need more CPUs than its
@@ -14,7 +15,7 @@ func (c *Controller) giveWay() {
 	if r == nil || r.job.Kind != MoveJob || r.job.By != Balancer || r.stopped || r.cancelled || r.givesWay {
 		return
 	}
-	others, own := c.demandsNow(r.job.Move.Names())
+	others, own := c.demandsNow(&r.job.Move)
 	switch {
 	case others <= own:
 		r.others = time.Time{}
@@ -28,19 +29,31 @@ func (c *Controller) giveWay() {
 	c.jobs.dropPlanned()
 }
 
-// demandsNow returns how many CPUs guests that are newly over a threshold use and wait for, and how many these guests.
-func (c *Controller) demandsNow(these []string) (others, own float64) {
-	over := balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance)
+// demandsNow returns how many CPUs guests need that the move does not help any more, and how many those need whose memory
+// it copies. The first are guests in mode auto that have begun to work since the last plan, and among them guests of the
+// move itself that copy nothing and wait for CPUs: the move was planned for another load.
+func (c *Controller) demandsNow(m *plan.Move) (others, own float64) {
+	over := c.overThreshold()
 	for i := range c.host.sample.Guests {
 		g := &c.host.sample.Guests[i]
+		at := slices.IndexFunc(m.Guests, func(each plan.GuestMove) bool { return each.Guest == g.Name })
+		demand, is := over[g.Name]
+		waits := g.Load.Wait >= c.rules.policy.Balance.Wait*demand
 		switch {
-		case slices.Contains(these, g.Name):
+		case at >= 0 && m.Guests[at].Bytes > 0:
 			own += g.Load.Demand()
-		case over[g.Name] && !c.when.over[g.Name] && !c.inQueue(g.Name):
-			others += g.Load.Demand()
+		case !is || !c.began(g.Name, demand):
+		case at >= 0 && waits, at < 0 && !c.inQueue(g.Name) && c.mayMove(g.Name):
+			others += demand
 		}
 	}
 	return others, own
+}
+
+// mayMove reports whether a guest is in mode auto.
+func (c *Controller) mayMove(guest string) bool {
+	g, ok := c.host.inventory.Guest(guest)
+	return ok && c.modeOf(g) == policy.ModeAuto
 }
 
 // inQueue reports whether a queued move is of a guest.

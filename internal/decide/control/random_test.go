@@ -70,7 +70,7 @@ func newRandomWorld(t *testing.T, r *rand.Rand) *randomWorld {
 			w.policy.Balance.Guests[name] = []policy.Mode{policy.ModeAuto, policy.ModeAdvise, policy.ModeOff}[r.IntN(3)]
 		}
 	}
-	w.startCommand(nil)
+	w.start(0)
 	return w
 }
 

@@ -31,10 +31,11 @@ import (
 //	guest NAME vcpus=N memory=GIB on=NODE runs=NODE cpu=N [wait=N] [placed=NODE] [spread]
 //	    [source=S]                   of its memory; memfd without it
 //	    [strays]                     its vCPUs may run anywhere, and happen to run at its memory
+//	    [roams]                      they may run anywhere, and do
 //	change NAME [on=NODE] [runs=NODE] [cpu=N] [wait=N]     others change it
 //	policy                           YAML below; before start
 //	set-policy                       an order; YAML below
-//	start                            of the daemon; again: after kill -9
+//	start [copies=MIB]               of the daemon; again: after kill -9; how much memory a trial copies in a second
 //	run LENGTH                       a sample every second
 //	clock back=D                     it is set back
 //	job (done|undone|cancelled|stopped|failed|refused|killed) [left=NAME] [held=V]
@@ -151,6 +152,11 @@ func (w *world) guestCommand(d *datadriven.TestData) {
 			g.Seen.Threads[i].Affinity = w.topology.CPUSet()
 		}
 	}
+	if d.HasArg("roams") {
+		for i := range g.Seen.Threads {
+			g.Seen.Threads[i].Affinity = w.topology.CPUSet()
+		}
+	}
 	if d.HasArg("spread") {
 		spread(g, &w.topology)
 	}
@@ -199,12 +205,20 @@ func (w *world) changeCommand(d *datadriven.TestData) {
 }
 
 func (w *world) startCommand(d *datadriven.TestData) {
+	copies := 0
+	d.MaybeScanArgs(w.t, "copies", &copies)
+	w.start(topology.Bytes(copies) * topology.MiB)
+}
+
+// start starts the daemon on a host on which a trial copies so much memory in a second.
+func (w *world) start(copyRate topology.Bytes) {
 	w.c = control.New(control.Options{
 		Policy: w.policy, Sample: time.Second, Observe: 30 * time.Second, Plan: 5 * time.Second,
 		SaveAlarms: 30 * time.Second,
 	})
 	w.state, w.job, w.remedy, w.last = "", nil, nil, time.Time{}
-	w.step(control.Start{Entries: w.journal, Alarms: w.alarms, NUMABalancing: w.kernel.NUMABalancing})
+	w.step(control.Start{Entries: w.journal, Alarms: w.alarms, NUMABalancing: w.kernel.NUMABalancing,
+		CopyRate: copyRate})
 }
 
 func (w *world) runCommand(d *datadriven.TestData) {

@@ -7,21 +7,22 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
+	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // when is the state that decides when to plan.
 type when struct {
-	ticked      time.Time       // the first tick
-	plan        plan.Plan       // the last one
-	planned     time.Time       // when it was made
-	over        map[string]bool // guests over a threshold at the last plan
-	early       time.Time       // when a plan was last made for a guest newly over a threshold
-	waited      time.Time       // when moves last waited for the degraded_for of another guest to end
-	answered    time.Time       // when competitors were last answered
-	interrupted bool            // a turn that waits for the journal
-	stale       int             // moves in a row that were stale
-	again       bool            // plan as soon as the host has been observed: the last plan was stale
+	ticked      time.Time          // the first tick
+	plan        plan.Plan          // the last one
+	planned     time.Time          // when it was made
+	over        map[string]float64 // demand of guests over a threshold at the last plan, in CPUs
+	early       time.Time          // when a plan was last made for a guest newly over a threshold
+	waited      time.Time          // when moves last waited for the degraded_for of another guest to end
+	answered    time.Time          // when competitors were last answered
+	interrupted bool               // a turn that waits for the journal
+	stale       int                // moves in a row that were stale
+	again       bool               // plan as soon as the host has been observed: the last plan was stale
 }
 
 // moment returns the time of the event, rounded to a tenth of the time between
@@ -60,7 +61,7 @@ func (c *Controller) reachedDegradedFor() bool {
 }
 
 // newlyOverThreshold reports whether the latest sample shows a guest over a
-// threshold that was not at the last plan. A guest is degraded only from the plan
+// threshold that was not at the last plan, or needs much more. A guest is degraded only from the plan
 // that finds it, so waiting for the regular plan would prolong its degraded_for.
 // There are at most two such plans in the time between two regular ones: guests that begin to work are often idle
 // again for a moment.
@@ -68,8 +69,8 @@ func (c *Controller) newlyOverThreshold() bool {
 	if c.moment().Sub(c.when.early) < c.options.Plan/2 {
 		return false
 	}
-	for name := range balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance) {
-		if !c.when.over[name] {
+	for name, demand := range c.overThreshold() {
+		if c.began(name, demand) {
 			c.when.early = c.moment()
 			return true
 		}
@@ -77,11 +78,29 @@ func (c *Controller) newlyOverThreshold() bool {
 	return false
 }
 
+// overThreshold returns the demands of the guests that the latest sample shows over a threshold, in CPUs.
+func (c *Controller) overThreshold() map[string]float64 {
+	demands := map[string]float64{}
+	over := balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance)
+	for i := range c.host.sample.Guests {
+		if g := &c.host.sample.Guests[i]; over[g.Name] {
+			demands[g.Name] = g.Load.Demand()
+		}
+	}
+	return demands
+}
+
+// began reports whether a guest over a threshold was not at the last plan, or needs much more than then.
+func (c *Controller) began(name string, demand float64) bool {
+	before, was := c.when.over[name]
+	return !was || balance.Grown(before, demand)
+}
+
 // othersBegan reports whether the latest sample shows guests over a threshold that were not at the last plan and are
 // in no queued move: they may need a move more than those that wait.
 func (c *Controller) othersBegan() bool {
-	for name := range balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance) {
-		if !c.when.over[name] && !c.inQueue(name) {
+	for name := range c.overThreshold() {
+		if _, was := c.when.over[name]; !was && !c.inQueue(name) {
 			return true
 		}
 	}
@@ -117,6 +136,28 @@ func (c *Controller) soon() time.Duration {
 	return max(next, atOnce)
 }
 
+// Surge returns from how many CPUs on, used by all guests together, the next sample should be taken at once, as guests
+// have begun to work. 0: no decision needs that sooner, or the guests have no vCPUs for it.
+func (c *Controller) Surge() float64 {
+	const few = 5 // samples in degraded_for: a part of one more delays nothing much if there are more
+	if c.State() != Idle || time.Duration(c.rules.policy.Balance.DegradedFor) > few*c.options.Sample {
+		return 0
+	}
+	used, most := 0.0, 0.0
+	for i := range c.host.sample.Guests {
+		used += c.host.sample.Guests[i].Load.CPU
+	}
+	for i := range c.host.inventory.Guests {
+		if g := &c.host.inventory.Guests[i]; g.State == "running" && c.modeOf(g) == policy.ModeAuto {
+			most += float64(g.Config.VCPUs)
+		}
+	}
+	if from := balance.LeastGrown(used); from <= most {
+		return from
+	}
+	return 0
+}
+
 // awaitsOthers reports whether the moves of this plan should wait one sample for
 // another guest to reach degraded_for. The next plan then covers both. If the
 // first moved at once, the other would have to wait until the move has ended, on a
@@ -144,7 +185,7 @@ func (c *Controller) plan() {
 	if s := c.State(); s != Held && s != Idle || c.host.sample.Unmeasured {
 		return
 	}
-	c.when.planned, c.when.over = c.moment(), balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance)
+	c.when.planned, c.when.over = c.moment(), c.overThreshold()
 	c.when.again = false
 	h, _ := c.Inventory(c.turn.now)
 	last := &c.when.plan

@@ -59,9 +59,14 @@ type Options struct {
 	// Roster identifies the running guests at little cost: when it changes, the
 	// daemon observes the host at once. Nil: only every Look.
 	Roster func() string
+	// Used is the CPU time that all guests have used, at little cost; nil: not known.
+	Used func() (time.Duration, error)
 	// CopyRate measures how fast the host copies memory between nodes, in bytes a second, for the time until a move has
 	// shown it. Nil: it is not known until then.
 	CopyRate func(context.Context) (topology.Bytes, error)
+	// Connect opens the connection by which guests are changed, so that the first move does not wait for it; nil: there is
+	// none.
+	Connect func(context.Context) error
 	// Self returns the daemon's own cost; nil: not reported.
 	Self func() status.Self
 	// Fleet returns the membership of a fleet; nil: the daemon has not joined one.
@@ -114,7 +119,8 @@ type loop struct {
 	replies    map[control.OrderID]error
 	stopJob    func(control.StopCause) // the running job
 	early      *time.Timer             // a sample before the regular one
-	done       bool                    // the controller has stopped
+	looks      looks
+	done       bool // the controller has stopped
 }
 
 // Run balances the host until ctx ends. It then ends at once; a running move
@@ -137,8 +143,14 @@ func (d *Daemon) Run(ctx context.Context) error {
 	l.early = time.NewTimer(d.Every)
 	l.early.Stop()
 	defer l.early.Stop()
+	l.looks.timer = time.NewTimer(d.Every)
+	l.looks.timer.Stop()
+	defer l.looks.timer.Stop()
 	if err := l.begin(); err != nil {
 		return err
+	}
+	if d.Connect != nil {
+		d.workers.Go(func() { d.connect(ctx) })
 	}
 	alive, stopAlive := d.Supervisor.ticks()
 	defer stopAlive()
@@ -157,11 +169,23 @@ func (d *Daemon) Run(ctx context.Context) error {
 			l.step(e)
 		case <-tick.C:
 			l.turn()
+			l.lookLater()
 		case <-l.early.C:
 			l.turn()
+		case <-l.looks.timer.C:
+			l.look()
 		case <-alive:
 			d.Supervisor.report(Alive)
 		}
+	}
+}
+
+// connect connects once. Each change connects again if need be, so an error is only logged.
+func (d *Daemon) connect(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, settingTime)
+	defer cancel()
+	if err := d.Connect(ctx); err != nil && ctx.Err() == nil {
+		d.Log.Debug("not connected yet", "error", err)
 	}
 }
 

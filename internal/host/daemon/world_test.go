@@ -44,6 +44,9 @@ type world struct {
 	unobservable atomic.Bool // for a test's faults
 	log          *slog.Logger
 	roster       func() string
+	used         func() (time.Duration, error)
+	connect      func(context.Context) error
+	watcher      func(daemon.Watcher) daemon.Watcher // wraps the sampler; nil: as it is
 	supervisor   daemon.Supervisor
 	rosterMu     sync.Mutex
 	rosterNow    string
@@ -69,10 +72,14 @@ func (w *world) start() {
 	h := hosttest.Join(w.Host, w.folder+"/run", time.Now)
 	h.Sources.Kernel, h.Settings, h.Policy = w.settings.On(w.Host), w.settings, w.policy
 	h.Sources.HostID = func() (string, error) { return w.hostID, nil }
+	var watcher daemon.Watcher = w.load.Sampler(w.Host)
+	if w.watcher != nil {
+		watcher = w.watcher(watcher)
+	}
 	w.d = daemon.New(daemon.Options{
-		Host: h, Watcher: w.load.Sampler(w.Host), Journal: hosttest.Journal{Journal: record.Journal{Folder: w.folder},
+		Host: h, Watcher: watcher, Journal: hosttest.Journal{Journal: record.Journal{Folder: w.folder},
 			Full: &w.full},
-		Records: w.folder, Log: w.log, Roster: w.roster, Supervisor: w.supervisor,
+		Records: w.folder, Log: w.log, Roster: w.roster, Used: w.used, Connect: w.connect, Supervisor: w.supervisor,
 	})
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop, w.ended = stop, make(chan error, 1)

@@ -50,6 +50,11 @@ func (d *Driver) Close() {
 	d.writes.close()
 }
 
+// Connect opens the connection of control calls. Without it the first change opens it, and waits for that.
+func (d *Driver) Connect(ctx context.Context) error {
+	return fail("connecting", "", d.writes.control(ctx, func(*libvirt.Connect) error { return nil }))
+}
+
 // URI names the daemon.
 func (d *Driver) URI() string { return d.uri }
 

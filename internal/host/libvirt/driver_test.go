@@ -38,6 +38,16 @@ func testDriver(t *testing.T) *Driver {
 	return d
 }
 
+// Connect opens the connection of changes, which reads do not use.
+func TestConnect(t *testing.T) {
+	testDriver(t) // skips without the library
+	d := New("test:///default")
+	defer d.Close()
+	if err := d.Connect(within(t, 10*time.Second)); err != nil || d.writes.now == nil || d.reads.now != nil {
+		t.Errorf("%v; writes %v, reads %v", err, d.writes.now, d.reads.now)
+	}
+}
+
 // call changes a guest in a way that the program itself never does.
 func call(ctx context.Context, d *Driver, name string, change func(*libvirt.Domain) error) error {
 	return d.control(ctx, "changing it", name, change)

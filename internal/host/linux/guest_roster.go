@@ -1,9 +1,45 @@
 package linux
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
+	"time"
 )
+
+// guestGroups are the groups below which libvirt has its VMs, with systemd and without.
+func guestGroups() []string { return []string{"machine.slice", "machine"} }
+
+// GuestCPUTime returns the CPU time that all VMs of libvirt have used, with those that have ended (cpu.stat of the group
+// above them). It costs one file. The error says that there is no such group, or that the kernel counts no time for it.
+func (r Root) GuestCPUTime() (used time.Duration, err error) {
+	mount, err := r.CgroupMount()
+	if err != nil {
+		return 0, err
+	}
+	found := false
+	for _, folder := range guestGroups() {
+		data, err := os.ReadFile(filepath.Join(mount, folder, "cpu.stat")) //nolint:gosec // the kernel's
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var stat CPUStat
+		if err == nil {
+			stat, err = ParseCPUStat(data)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("CPU time of all VMs: %w", err)
+		}
+		used, found = used+stat.Usage, true
+	}
+	if !found {
+		return 0, fmt.Errorf("CPU time of all VMs: %w: no group of libvirt's", fs.ErrNotExist)
+	}
+	return used, nil
+}
 
 // GuestRoster names the groups of the VMs that libvirt runs, in one word that
 // changes when a VM starts or ends: libvirt never uses a VM's id twice. It
@@ -15,7 +51,7 @@ func (r Root) GuestRoster() string {
 		return ""
 	}
 	var names []string
-	for _, folder := range []string{"machine.slice", "machine"} {
+	for _, folder := range guestGroups() {
 		entries, err := os.ReadDir(mount + "/" + folder)
 		if err != nil {
 			continue // the other layout

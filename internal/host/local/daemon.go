@@ -49,7 +49,8 @@ func (h *Host) DaemonOptions(w daemon.Watcher) daemon.Options {
 	if h.Xen != nil {
 		o.Look = xenLook
 	} else {
-		o.CopyRate = h.copyRate
+		o.CopyRate, o.Connect = h.copyRate, h.qemu.Connect
+		o.Used = h.root.GuestCPUTime
 	}
 	return o
 }
