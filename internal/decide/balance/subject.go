@@ -185,8 +185,8 @@ func specOf(g *inventory.Guest) guest.Spec {
 // so that a guest that goes to and fro comes to rest, and not less than NoReturn.
 func Remembered(b policy.Balance) time.Duration { return max(24*time.Hour, time.Duration(b.NoReturn)) }
 
-// Grown reports whether a guest's demand, in CPUs, has grown so much that what was planned for it was planned for another
-// load. Noise of 15 % does not reach that.
+// Grown reports whether a guest's demand, in CPUs, has grown so much that what was planned for it was planned for
+// another load. Noise of 15 % does not reach that.
 func Grown(before, now float64) bool { return now >= LeastGrown(before) }
 
 // LeastGrown returns the least demand, in CPUs, that has grown from another one.

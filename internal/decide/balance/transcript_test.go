@@ -106,7 +106,8 @@ func (w *world) carryOut(*testing.T, *datadriven.TestData) (string, error) {
 				return "", fmt.Errorf("the plan moves %s, which is not on the host", g.Guest)
 			}
 			from := moved.Placement.Nodes
-			w.past.Moves = append(w.past.Moves, Moved{Guest: g.Guest, At: w.now, From: from, To: g.Placement.Nodes, Demand: g.Demand})
+			w.past.Moves = append(w.past.Moves,
+				Moved{Guest: g.Guest, At: w.now, From: from, To: g.Placement.Nodes, Demand: g.Demand})
 		}
 		w.Host = carriedOut(w.Host, m)
 	}

@@ -29,9 +29,9 @@ func (c *Controller) giveWay() {
 	c.jobs.dropPlanned()
 }
 
-// demandsNow returns how many CPUs guests need that the move does not help any more, and how many those need whose memory
-// it copies. The first are guests in mode auto that have begun to work since the last plan, and among them guests of the
-// move itself that copy nothing and wait for CPUs: the move was planned for another load.
+// demandsNow returns how many CPUs guests need that the move does not help any more, and how many those need whose
+// memory it copies. The first are guests in mode auto that have begun to work since the last plan, and among them
+// guests of the move itself that copy nothing and wait for CPUs: the move was planned for another load.
 func (c *Controller) demandsNow(m *plan.Move) (others, own float64) {
 	over := c.overThreshold()
 	for i := range c.host.sample.Guests {

@@ -64,8 +64,8 @@ type Options struct {
 	// CopyRate measures how fast the host copies memory between nodes, in bytes a second, for the time until a move has
 	// shown it. Nil: it is not known until then.
 	CopyRate func(context.Context) (topology.Bytes, error)
-	// Connect opens the connection by which guests are changed, so that the first move does not wait for it; nil: there is
-	// none.
+	// Connect opens the connection by which guests are changed, so that the first move does not wait for it; nil:
+	// there is none.
 	Connect func(context.Context) error
 	// Self returns the daemon's own cost; nil: not reported.
 	Self func() status.Self

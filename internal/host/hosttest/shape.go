@@ -83,8 +83,8 @@ func (s Shape) ends(path string) bool {
 	return false
 }
 
-// ownParts are the parts of answers that only one hypervisor can have, and why. Each ends a path, or is followed by more of
-// it.
+// ownParts are the parts of answers that only one hypervisor can have, and why. Each ends a path, or is followed by
+// more of it.
 func ownParts() []string {
 	return []string{
 		// Dom0 and its memory: KVM has none.

@@ -13,8 +13,9 @@ import (
 // guestGroups are the groups below which libvirt has its VMs, with systemd and without.
 func guestGroups() []string { return []string{"machine.slice", "machine"} }
 
-// GuestCPUTime returns the CPU time that all VMs of libvirt have used, with those that have ended (cpu.stat of the group
-// above them). It costs one file. The error says that there is no such group, or that the kernel counts no time for it.
+// GuestCPUTime returns the CPU time that all VMs of libvirt have used, with those that have ended (cpu.stat of the
+// group above them). It costs one file. The error says that there is no such group, or that the kernel counts no time
+// for it.
 func (r Root) GuestCPUTime() (used time.Duration, err error) {
 	mount, err := r.CgroupMount()
 	if err != nil {
@@ -22,7 +23,7 @@ func (r Root) GuestCPUTime() (used time.Duration, err error) {
 	}
 	found := false
 	for _, folder := range guestGroups() {
-		data, err := os.ReadFile(filepath.Join(mount, folder, "cpu.stat")) //nolint:gosec // the kernel's
+		data, err := os.ReadFile(filepath.Join(mount, folder, "cpu.stat"))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

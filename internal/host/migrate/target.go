@@ -141,8 +141,8 @@ func (s *step) arrive(ctx context.Context) error {
 }
 
 // settle records the intent of a VM that has arrived, verifies the VM, binds what is not in place, and closes the part.
-// Whatever it finds, the VM runs here. The part stays open if the intent is not recorded, as this host would take the VM
-// for one that the fleet did not create, or if ctx has ended: the next step continues.
+// Whatever it finds, the VM runs here. The part stays open if the intent is not recorded, as this host would take the
+// VM for one that the fleet did not create, or if ctx has ended: the next step continues.
 func (h *Host) settle(ctx context.Context, open *journal.Entry) (*operate.Truth, guest.Transfer, error) {
 	m := open.Migration
 	transfer, unknown := h.Port.Arrived(ctx, m.Guest)
