@@ -544,9 +544,9 @@ func TestAct_ReplacesAForeignIntent(t *testing.T) {
 	}
 }
 
-// A VM has arrived, and its intent is not recorded: the record changed meanwhile, which ends the step, or the hypervisor
-// failed. The part stays open, and the next step records the intent. Without it the host would take the VM for one that
-// the fleet did not create.
+// A VM has arrived, and its intent is not recorded: the record changed meanwhile, which ends the step, or the
+// hypervisor failed. The part stays open, and the next step records the intent. Without it the host would take the VM
+// for one that the fleet did not create.
 func TestAct_RecordsTheIntentAfterAnInterruption(t *testing.T) {
 	transient := errors.New("the hypervisor does not answer")
 	for _, c := range []struct {
