@@ -42,7 +42,8 @@ func joined(t *testing.T) (*operate.Host, *simulated) {
 	ledger := claim.Ledger{Folder: folder, Alive: func(p claim.Process) bool { return p == self }}
 	return &operate.Host{
 		Sources: observe.Sources{Kernel: dom0{driver: d, topo: topo}, Hypervisors: []observe.Hypervisor{d},
-			Pools: d.Pools, ControlDomain: d.ControlDomain, Claims: ledger.Claims, Now: time.Now, HostName: func() (string, error) { return "xenhost", nil },
+			Pools: d.Pools, ControlDomain: d.ControlDomain, Claims: ledger.Claims, Now: time.Now,
+			HostName: func() (string, error) { return "xenhost", nil },
 			Complete: func(inv *inventory.Host) { inv.NearMemoryOnly = true }},
 		Control: d, Domains: d, CPUPools: d, Journal: record.Journal{Folder: t.TempDir()}, By: "test", Ledger: ledger, Self: self,
 		Clock: time.Now,
