@@ -132,8 +132,8 @@ var rooms = map[string][]string{
 	"tools/process": {"WORDS"},
 	"tools/simhost": {"WORDS", "internal/host/agent", "internal/host/fake", "internal/host/hosttest",
 		"internal/host/operate"},
-	"tools/faults": {"WORDS", "internal/api/fleet", "internal/host/agent", "internal/host/fake", "internal/server/auth",
-		"tools/process", "tools/simhost"},
+	"tools/faults": {"WORDS", "internal/api/fleet", "internal/host/agent", "internal/host/fake", "internal/host/migrate",
+		"internal/host/record", "internal/server/auth", "tools/process", "tools/simhost"},
 	"tools/fleetload": {"WORDS", "internal/api/fleet", "internal/host/agent", "internal/host/fake",
 		"internal/host/operate", "internal/decide/schedule", "internal/server/store", "lab/cputime", "tools/process",
 		"tools/simhost"}, // what a server takes with many hosts

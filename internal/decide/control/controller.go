@@ -25,6 +25,7 @@ type Controller struct {
 	turn        turn
 	rules       rules
 	host        host
+	closely     closely
 	loads       loads
 	when        when
 	jobs        jobs
@@ -77,6 +78,8 @@ func (c *Controller) Step(now time.Time, e Event) Ready {
 		c.host.wanted = true
 	case Observed:
 		c.observed(e)
+	case CloselyRead:
+		c.closelyRead(e)
 	case JobProgressed:
 		c.jobs.progressed(e.Moving)
 	case JobEnded:
@@ -201,6 +204,7 @@ func (c *Controller) act() {
 	c.pullAhead()
 	c.changeSetting()
 	c.startJob()
+	c.readClosely()
 	c.turn.ready.SampleIn = c.soon()
 }
 

@@ -19,6 +19,7 @@
 //	   |           |         |         |        |           |          |
 //	StopJob     Entries   Observe   StartJob  Remedy      Alarms    Replies
 //	(cause)   ReadJournal Follow                                    Facts
+//	                      ReadClosely
 //
 // An order of an operator that must survive a restart (pause, resume, accept)
 // is answered in two steps: Ready has its journal entry, marked with the order;
@@ -63,8 +64,13 @@
 //	Observed, overtaken       -                    -> idle; ignored if current
 //	Observed with an error    -                    -> idle; the failure is reported
 //
+// While degraded_for passes, the controller asks for the mappings of guests that a plan
+// would move (Ready.ReadClosely). A job that is due meanwhile waits for CloselyRead. What
+// has been read counts for some seconds, and until a job begins or ends.
+//
 // Files: controller.go has Step, event.go and ready.go its arguments and results;
-// host.go the state of the host, loads.go measured loads, when.go when to plan, order.go the order of a round,
+// host.go the state of the host, closely.go mappings of guests that may move soon,
+// loads.go measured loads, when.go when to plan, order.go the order of a round,
 // queue.go jobs, give_way.go a copy that others end, recover.go interrupted moves, pause.go pauses and maintenance
 // windows, advice.go advised moves, competitors.go others that move pages,
 // cooldown.go cooldowns after moves, rest.go what moves leave for a quiet time,

@@ -41,6 +41,10 @@ type Observed struct {
 	Err  error
 }
 
+// CloselyRead answers Ready.ReadClosely: the guests with their mappings (inventory.Seen.Ranges). A guest whose
+// mappings could not be read is left out.
+type CloselyRead struct{ Guests []inventory.Guest }
+
 // JobProgressed says how far the running job is.
 type JobProgressed struct{ Moving status.Moving }
 
@@ -134,6 +138,7 @@ func (Tick) event()           {}
 func (Sampled) event()        {}
 func (RosterChanged) event()  {}
 func (Observed) event()       {}
+func (CloselyRead) event()    {}
 func (JobProgressed) event()  {}
 func (JobEnded) event()       {}
 func (SettingChanged) event() {}

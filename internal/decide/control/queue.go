@@ -66,7 +66,7 @@ func (c *Controller) queueMove(m plan.Move, by Initiator) {
 
 // startJob starts the next job if none runs.
 func (c *Controller) startJob() {
-	if c.jobs.running != nil || len(c.jobs.queue) == 0 {
+	if c.jobs.running != nil || len(c.jobs.queue) == 0 || c.closely.awaited() {
 		return
 	}
 	next := 0
@@ -80,7 +80,11 @@ func (c *Controller) startJob() {
 	j := c.jobs.queue[next]
 	j.Policy = c.rules.policy
 	if h, known := c.Inventory(c.turn.now); known && j.Kind == MoveJob {
-		j.Idle, j.Known, j.Drifts = c.unexposed(&h), c.known(), c.drifts()
+		j.Idle, j.Drifts = c.unexposed(&h), c.drifts()
+		if j.Known = c.known(); j.Known != nil {
+			c.withClosely(j.Known)
+		}
+		j.CopyRate = h.MoverBytesPerSecond
 		j.Served = c.competition.served
 		j.Held = c.handOver(j)
 	}
@@ -90,6 +94,7 @@ func (c *Controller) startJob() {
 		shown: status.Moving{ID: j.ID, Began: c.turn.now, Move: j.Move, Step: "begins"},
 	}
 	c.turn.ready.StartJob = &j
+	c.closely.forget()
 }
 
 // stopJob stops the running job, to be resumed later.
@@ -126,6 +131,7 @@ func (c *Controller) jobEnded(e JobEnded) {
 	}
 	j := c.jobs.running.job
 	c.jobs.running = nil
+	c.closely.forget()
 	c.takeBack(j, e)
 	c.host.overtake()
 	if c.turn.ready.SampleIn = atOnce; c.stale(j, e) {

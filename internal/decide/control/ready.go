@@ -14,7 +14,7 @@ import (
 
 // Ready is the result of an event. The caller carries out its parts in the order
 // of the fields, and answers with the events that they name. Parts that may take
-// long (Observe, Remedy, StartJob) run in the background, at most one of each at a
+// long (Observe, ReadClosely, Remedy, StartJob) run in the background, at most one of each at a
 // time.
 type Ready struct {
 	// StopJob stops the running job for a cause; the zero value does not. The job
@@ -31,6 +31,9 @@ type Ready struct {
 	Follow *Follow
 	// Observe: observe the host and answer with Observed.
 	Observe bool
+	// ReadClosely: read the mappings of these guests, and answer with CloselyRead; nil: there is
+	// nothing to read.
+	ReadClosely *ReadClosely
 	// SampleIn: take the next sample after this time, before the regular one, because
 	// a decision waits for it. 0: with the regular one.
 	SampleIn time.Duration
@@ -108,8 +111,11 @@ type Job struct {
 	Served []string
 	// Drifts says that the kernel was bringing memory to vCPUs for moves some seconds ago.
 	Drifts bool
-	// Known is the host as last observed, with the memory of the latest sample; nil: it may have changed since.
+	// Known is the host as last observed, with the memory of the latest sample; nil: it may have changed since. Guests
+	// that have been read closely, seconds ago, have their mappings.
 	Known *inventory.Host
+	// CopyRate is how fast the host copies memory, in bytes a second; 0: not known.
+	CopyRate topology.Bytes
 }
 
 // StopCause is why a running job is stopped.

@@ -188,9 +188,7 @@ func (c *Controller) plan() {
 	c.when.planned, c.when.over = c.moment(), c.overThreshold()
 	c.when.again = false
 	h, _ := c.Inventory(c.turn.now)
-	last := &c.when.plan
-	past := balance.Past{Moves: c.cooldown.moves, Degraded: last.Degraded, Waiting: last.Waiting, Over: c.overFor()}
-	r := balance.Request{Host: &h, Policy: c.rules.policy, Past: past, Now: c.when.planned}
+	r := c.request(&h)
 	p, err := balance.Plan(r)
 	c.turn.ready.Planned = true
 	if err != nil {
@@ -213,6 +211,13 @@ func (c *Controller) plan() {
 		c.queueMove(m, Balancer)
 	}
 	c.advise(advised)
+}
+
+// request is what a plan is made of.
+func (c *Controller) request(h *inventory.Host) balance.Request {
+	last := &c.when.plan
+	past := balance.Past{Moves: c.cooldown.moves, Degraded: last.Degraded, Waiting: last.Waiting, Over: c.overFor()}
+	return balance.Request{Host: h, Policy: c.rules.policy, Past: past, Now: c.moment()}
 }
 
 // whole is the share of its vCPUs' time from which a guest was busy throughout a sample. One that was less

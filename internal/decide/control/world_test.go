@@ -45,6 +45,8 @@ type world struct {
 	alarms   alarm.State
 	full     bool   // the journal cannot be written
 	away     string // why the host cannot be observed
+	slow     bool   // the test answers a reading of mappings
+	read     *control.ReadClosely
 	job      *control.Job
 	remedy   *plan.Remedy
 	state    control.State
@@ -99,6 +101,12 @@ func (w *world) carryOut(r *control.Ready) (events []control.Event) {
 		w.print("observe  %s", cmp.Or(w.away, "host"))
 		events = append(events, w.observed())
 	}
+	if r.ReadClosely != nil {
+		w.print("read     %s closely", strings.Join(r.ReadClosely.Guests, " "))
+		if w.read = r.ReadClosely; !w.slow {
+			events = append(events, w.readClosely(r.ReadClosely))
+		}
+	}
 	if r.Remedy != nil {
 		w.remedy = r.Remedy
 		w.print("remedy   %s value=%q guest=%q pid=%d", r.Remedy.Kind, r.Remedy.Value, r.Remedy.Guest, r.Remedy.PID)
@@ -130,6 +138,9 @@ func jobText(j *control.Job) string {
 	if j.By != "" {
 		text += " (" + string(j.By) + ")"
 	}
+	if known := closelyKnown(j); known != "" {
+		text += ", read closely: " + known
+	}
 	if j.Drifts {
 		text += ", memory drifts"
 	}
@@ -137,6 +148,20 @@ func jobText(j *control.Job) string {
 		text += ", the kernel has served " + strings.Join(j.Served, " ")
 	}
 	return text
+}
+
+// closelyKnown lists the guests of which a job need not read the mappings.
+func closelyKnown(j *control.Job) string {
+	if j.Known == nil {
+		return ""
+	}
+	var names []string
+	for i := range j.Known.Guests {
+		if g := &j.Known.Guests[i]; g.ReadClosely() {
+			names = append(names, g.Name)
+		}
+	}
+	return strings.Join(names, " ")
 }
 
 func replyText(err error) string {
@@ -191,6 +216,19 @@ func (w *world) observed() control.Event {
 		h.Guests = append(h.Guests, w.guests[name].Guest)
 	}
 	return control.Observed{Host: h}
+}
+
+// readClosely is a reading that ends at once.
+func (w *world) readClosely(r *control.ReadClosely) control.Event {
+	var e control.CloselyRead
+	for _, name := range r.Guests {
+		if g := w.guests[name]; g != nil && w.away == "" {
+			read := g.Guest
+			read.Seen.Ranges = []inventory.MemoryRange{{Backing: "memfd", ByNode: maps.Clone(g.Seen.MemoryByNode)}}
+			e.Guests = append(e.Guests, read)
+		}
+	}
+	return e
 }
 
 func (w *world) free(n *topology.Node) topology.Bytes {

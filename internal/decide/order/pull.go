@@ -200,6 +200,8 @@ const (
 	// The rate is measured in this time: faults come in bursts, one for each scan of
 	// the memory, which the kernel begins once a second of the vCPUs' time at most.
 	pullWindow = 5 * time.Second
+	// Of a tail (see Cold), a shorter time shows that it is not in use: vCPUs that used it would have touched some.
+	tailWindow = 3 * time.Second
 	pullDone   = 1.0 / 50 // the share that remains: not touched, or in use
 	pullEbbs   = 0.25     // of the highest rate: what is left is hardly used
 	pullSlower = 0.5      // of our own rate: what is pulled is in use, what we copy may not be
@@ -213,15 +215,19 @@ const (
 // the last pages (see Cold) our own copy would move few with each call, so the
 // kernel goes on as long as it needs no more than half a minute for them.
 func (p *Pulling) Continue(at time.Duration, left, all, own topology.Bytes) bool {
+	window := pullWindow
+	if Cold(left, all) {
+		window = tailWindow
+	}
 	p.window = append(p.window, pulled{at, left})
-	for len(p.window) > 2 && at-p.window[1].at >= pullWindow {
+	for len(p.window) > 2 && at-p.window[1].at >= window {
 		p.window = p.window[1:]
 	}
 	first := p.window[0]
 	switch {
 	case float64(left) <= pullDone*float64(all), at >= pullLasts:
 		return false
-	case at-first.at < pullWindow:
+	case at-first.at < window:
 		return true
 	}
 	rate := (float64(first.left) - float64(left)) / (at - first.at).Seconds()

@@ -159,7 +159,7 @@ func TestPulling_Continue(t *testing.T) {
 				return 0
 			}
 			return 100
-		}, 100 * topology.MiB, 14, true},
+		}, 100 * topology.MiB, 12, true},
 	} {
 		var p Pulling
 		left, at := all, time.Duration(0)

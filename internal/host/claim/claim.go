@@ -139,8 +139,14 @@ func (c Claim) seen() inventory.Claim {
 	return s
 }
 
-// coarse is how far the kernel's times of files may be behind the clock.
-const coarse = time.Second
+// behind is how far the kernel's time of a file may be behind the clock: a timer tick, or a second in a file system
+// without fractions of seconds.
+func behind(of time.Time) time.Duration {
+	if of.Nanosecond() == 0 {
+		return time.Second
+	}
+	return 100 * time.Millisecond
+}
 
 // UnchangedSince reports whether no claim has been put or released since a time: then no process has created,
 // bound or moved a guest since. It is false where that is not certain.
@@ -149,11 +155,39 @@ func (t Locked) UnchangedSince(at time.Time) bool {
 		info, err := os.Stat(filepath.Join(t.ledger.Folder, folder))
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // nothing was ever put
-		case err != nil, info.ModTime().Add(coarse).After(at):
+		case err != nil, info.ModTime().Add(behind(info.ModTime())).After(at):
 			return false
 		}
 	}
 	return true
+}
+
+// ReleaseSeen removes claims of the caller, which has seen at a time what it did to their guests. UnchangedSince is
+// true for that time afterwards, unless another process has changed a claim since, or has one: it may have changed
+// its guest.
+func (l Ledger) ReleaseSeen(ctx context.Context, at time.Time, names ...string) error {
+	release := func() error {
+		var errs []error
+		for _, name := range names {
+			errs = append(errs, l.Release(name))
+		}
+		return errors.Join(errs...)
+	}
+	var err error
+	locked := l.Locked(ctx, func(t Locked) error {
+		unchanged := t.UnchangedSince(at)
+		claims, unread := t.Claims()
+		others := slices.ContainsFunc(claims, func(c inventory.Claim) bool { return !slices.Contains(names, c.Name) })
+		if err = release(); err == nil && unread == nil && unchanged && !others {
+			before := at.Add(-time.Second)
+			err = os.Chtimes(filepath.Join(l.Folder, "claims"), before, before)
+		}
+		return nil
+	})
+	if locked != nil {
+		return release() // without the lock, another process may change a claim at the same time
+	}
+	return err
 }
 
 // Release removes a claim; a missing claim is no error.

@@ -261,3 +261,61 @@ func TestUnchangedSince(t *testing.T) {
 		t.Error("the claim was released after that")
 	}
 }
+
+// A process that releases its claim knows what it did to the guest; what others do, it does not know.
+func TestReleaseSeen(t *testing.T) {
+	for name, c := range map[string]struct {
+		seen      time.Duration // before the release
+		others    func(*testing.T, claim.Ledger)
+		unchanged bool
+	}{
+		"alone":                                  {unchanged: true},
+		"it has seen the guest before its claim": {seen: 2 * time.Hour},
+		"another process has a claim":            {others: func(t *testing.T, l claim.Ledger) { t.Helper(); put(t, l, "b", 1) }},
+		"another process has released a claim": {others: func(t *testing.T, l claim.Ledger) {
+			t.Helper()
+			put(t, l, "b", 1)
+			if err := l.Release("b"); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := ledger(t)
+			put(t, l, "a", 1)
+			hour := time.Now().Add(-time.Hour) // as if it had been put then
+			if err := os.Chtimes(filepath.Join(l.Folder, "claims"), hour, hour); err != nil {
+				t.Fatal(err)
+			}
+			seen := time.Now().Add(-c.seen)
+			if c.others != nil {
+				c.others(t, l)
+			}
+			if err := l.ReleaseSeen(t.Context(), seen, "a"); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := l.Claims(); err != nil || len(got) > 1 || len(got) == 1 && got[0].Name != "b" {
+				t.Errorf("claims after the release: %v, %v", got, err)
+			}
+			unchanged := false
+			if err := l.Locked(t.Context(), func(tx claim.Locked) error {
+				unchanged = tx.UnchangedSince(seen)
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if unchanged != c.unchanged {
+				t.Errorf("unchanged since it was seen: %v, want %v", unchanged, c.unchanged)
+			}
+			put(t, l, "c", 1)
+			if err := l.Locked(t.Context(), func(tx claim.Locked) error {
+				if tx.UnchangedSince(time.Now()) {
+					t.Error("a claim was put after the release, and nothing seems changed")
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}

@@ -242,6 +242,9 @@ func (l *loop) carryOut(r control.Ready) (events []control.Event) {
 	if r.SampleIn > 0 {
 		l.early.Reset(r.SampleIn)
 	}
+	if r.ReadClosely != nil {
+		l.readClosely(*r.ReadClosely)
+	}
 	if r.Remedy != nil {
 		l.fix(*r.Remedy)
 	}

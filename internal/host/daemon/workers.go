@@ -46,6 +46,24 @@ func (l *loop) observe() {
 	})
 }
 
+// readClosely reads the mappings of guests that may move soon. If that fails, their move reads them.
+func (l *loop) readClosely(r control.ReadClosely) {
+	l.work(func() control.Event {
+		ctx, cancel := context.WithTimeout(l.ctx, observeTime)
+		defer cancel()
+		begin := time.Now()
+		h, ok, err := l.Host.ObserveAgain(ctx, r.Host, r.Guests...)
+		l.Log.Debug("read guests closely", "took", time.Since(begin), "guests", r.Guests, "ok", ok, "error", err)
+		var e control.CloselyRead
+		for _, name := range r.Guests {
+			if g, found := h.Guest(name); found && ok {
+				e.Guests = append(e.Guests, *g)
+			}
+		}
+		return e
+	})
+}
+
 // fix changes a setting. The last one restores what the daemon changed, when
 // ctx has ended.
 func (l *loop) fix(r plan.Remedy) {
@@ -120,7 +138,7 @@ func (d *Daemon) run(ctx, within context.Context, giveWay <-chan struct{}, j con
 	}
 	r.Later, r.Pull = j.By == control.Balancer, j.Policy.Movers.KernelCopies == policy.AnswerAuto
 	r.Idle, r.Known, r.Held, r.Drifts, r.GiveWay = j.Idle, j.Known, j.Held, j.Drifts, giveWay
-	r.Served = j.Served
+	r.Served, r.CopyRate = j.Served, j.CopyRate
 	moved, err := host.Move(ctx, r)
 	if len(moved.Guests) == 0 {
 		e := ended(nil, err)

@@ -2,6 +2,7 @@ package move
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -137,10 +138,10 @@ func (m *mover) leave(why error) error {
 	)
 }
 
-func (m *mover) finish(err error) (Result, error) {
+func (m *mover) finish(ctx context.Context, err error) (Result, error) {
 	m.sum()
 	m.moved.Took = m.host.Clock().Sub(m.began)
-	if err = errors.Join(err, m.release()); err != nil {
+	if err = errors.Join(err, m.releaseSeen(ctx)); err != nil {
 		err = fmt.Errorf("moving %s: %w", strings.Join(m.Move.Names(), ", "), err)
 	}
 	return m.moved, err

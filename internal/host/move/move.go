@@ -80,8 +80,11 @@ type Request struct {
 	// Drifts says that the kernel was bringing memory to vCPUs, for moves of this host, some seconds ago: pages that it
 	// has made inaccessible still move when they are used, also once kernel balancing is disabled.
 	Drifts bool
-	// Known is the host as it was last observed, if the same guests have run since; nil: not known.
+	// Known is the host as it was last observed, if the same guests have run since; nil: not known. Mappings of guests
+	// that it has are not read again.
 	Known *inventory.Host
+	// CopyRate is how fast the host copies memory where nothing disturbs it, in bytes a second; 0: not known.
+	CopyRate topology.Bytes
 	// GiveWay, once closed, ends copying: the rest waits for a quiet time, as other guests need a move more. Nil: the
 	// move does not give way.
 	GiveWay <-chan struct{}
@@ -374,6 +377,20 @@ func both(inv *inventory.Host, to guest.Placement) guest.Placement {
 		r.Exclusive = r.Exclusive.Union(h.Exclusive)
 	}
 	return to
+}
+
+// releaseTime limits the wait for the ledger's lock at the end of a move.
+const releaseTime = 5 * time.Second
+
+// releaseSeen releases the claims. If the move has observed the host after its last change, that is the host's state
+// until another process changes it.
+func (m *mover) releaseSeen(ctx context.Context) error {
+	if m.moved.Seen == nil {
+		return m.release()
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+	defer cancel()
+	return m.host.Ledger.ReleaseSeen(ctx, m.moved.Seen.Taken, m.Move.Names()...)
 }
 
 func (m *mover) release() error {

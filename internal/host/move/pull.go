@@ -138,23 +138,11 @@ func (m *mover) beginPull(ctx context.Context, x apply.Executor) (*pull, error) 
 	if !m.mayPull() {
 		return nil, nil //nolint:nilnil // no pull is no error
 	}
-	t := &trial{}
-	if err := m.copyAll(ctx, x, t); err != nil && !errors.Is(err, errTried) {
+	rate, guests, err := m.pulls(ctx, x)
+	if err != nil || len(guests) == 0 {
 		return nil, err
 	}
 	well := func(g *moving) bool { return g.err == nil }
-	guests, pulls := where(m.pulling.guests, well), []order.Pull(nil)
-	for _, g := range guests {
-		done, all := g.turn.Done()
-		g.pull.Bytes = all - done
-		pulls = append(pulls, g.pull)
-	}
-	if rate := t.rate(); !order.Pays(pulls, rate) {
-		if rate > 0 {
-			m.note(fmt.Sprintf("memory is copied: at %v a second that is better than kernel balancing", rate))
-		}
-		return nil, nil //nolint:nilnil // no pull is no error
-	}
 	for _, g := range guests {
 		if len(g.pins) > 0 {
 			m.moveVCPUs(ctx, x, g)
@@ -163,7 +151,7 @@ func (m *mover) beginPull(ctx context.Context, x apply.Executor) (*pull, error) 
 	if guests = where(guests, well); len(guests) == 0 {
 		return nil, nil //nolint:nilnil // no pull is no error
 	}
-	p := &pull{rate: t.rate(), began: m.elapsed()}
+	p := &pull{rate: rate, began: m.elapsed()}
 	for _, g := range guests {
 		w := &watched{moving: g, left: g.pull.Bytes, read: p.began}
 		if now, ok := m.misplaced(g); ok && now > g.pull.Bytes {
@@ -171,12 +159,40 @@ func (m *mover) beginPull(ctx context.Context, x apply.Executor) (*pull, error) 
 		}
 		p.guests = append(p.guests, w)
 	}
-	var err error
 	if p.held, p.restore, err = m.balance(ctx); err != nil {
 		m.note("memory is copied: kernel balancing cannot be enabled: " + err.Error())
 		return nil, nil //nolint:nilerr,nilnil // noted; all memory is copied instead
 	}
 	return p, nil
+}
+
+// pulls returns the guests whose memory the kernel is to bring, and how fast our own copy is, in bytes a second.
+// Where the kernel is the better mover even if our own copy is as fast as it can be, that is not measured.
+func (m *mover) pulls(ctx context.Context, x apply.Executor) (rate topology.Bytes, guests []*moving, err error) {
+	pays := func() bool {
+		guests = where(m.pulling.guests, func(g *moving) bool { return g.err == nil })
+		var pulls []order.Pull
+		for _, g := range guests {
+			done, all := g.turn.Done()
+			g.pull.Bytes = all - done
+			pulls = append(pulls, g.pull)
+		}
+		return order.Pays(pulls, rate)
+	}
+	if rate = m.CopyRate; pays() {
+		return rate, guests, nil
+	}
+	t := &trial{}
+	if err := m.copyAll(ctx, x, t); err != nil && !errors.Is(err, errTried) {
+		return 0, nil, err
+	}
+	if rate = t.rate(); pays() {
+		return rate, guests, nil
+	}
+	if rate > 0 {
+		m.note(fmt.Sprintf("memory is copied: at %v a second that is better than kernel balancing", rate))
+	}
+	return rate, nil, nil
 }
 
 // where returns the guests of which something is true.

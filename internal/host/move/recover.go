@@ -107,7 +107,7 @@ func (m *mover) wayOn(
 	}
 	fail := func(why string) func(context.Context) (Result, error) {
 		return func(context.Context) (Result, error) {
-			return m.finish(m.close(journal.Entry{Kind: journal.MoveFailed, What: m.Move.String(), Why: why}))
+			return m.finish(ctx, m.close(journal.Entry{Kind: journal.MoveFailed, What: m.Move.String(), Why: why}))
 		}
 	}
 	if len(left) == 0 {
@@ -153,7 +153,7 @@ func (m *mover) goBack(
 		return nil, err
 	}
 	back := func(ctx context.Context) (Result, error) {
-		return m.finish(m.carryBack(m.backing(ctx), why))
+		return m.finish(ctx, m.carryBack(m.backing(ctx), why))
 	}
 	return back, m.begin(tx, inv,
 		journal.Entry{Kind: journal.MoveUndoing, What: "back: " + m.Move.String(), Why: why.Error()})

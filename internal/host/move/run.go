@@ -37,7 +37,7 @@ func (m *mover) run(ctx context.Context) (Result, error) {
 	default:
 		err = errors.Join(err, m.end(err))
 	}
-	return m.finish(err)
+	return m.finish(ctx, err)
 }
 
 // runBack rolls the guests back and records that end. If the host cannot even

@@ -231,7 +231,7 @@ func (h *Host) undoMove(
 	if err != nil {
 		return m.moved, nil, fmt.Errorf("undoing %s: %w", r.Undoes, err)
 	}
-	moved, err = m.finish(m.carryBack(m.backing(ctx), why))
+	moved, err = m.finish(ctx, m.carryBack(m.backing(ctx), why))
 	return moved, notes, err
 }
 

@@ -9,7 +9,8 @@ import (
 )
 
 // Again returns an earlier observation with the present claims, and with what the kernel shows of some guests now,
-// closely. Their configuration and all else is as it was. ok is false if that cannot replace an observation:
+// closely. Mappings that the earlier observation has are not read again: the kernel walks all memory of a guest for
+// them. Configuration and all else is as it was. ok is false if that cannot replace an observation:
 // one of the guests has ended, has no process, or something of it was unknown.
 func Again(
 	ctx context.Context, s Sources, before inventory.Host, closely ...string,
@@ -26,9 +27,13 @@ func Again(
 		if !found || g.PID <= 0 || slices.ContainsFunc(h.Gaps, unknown) {
 			return h, false, nil
 		}
-		seen, gaps, gone := s.see(ctx, *g, true)
+		mappings := g.Seen.Ranges
+		seen, gaps, gone := s.see(ctx, *g, len(mappings) == 0)
 		if gone {
 			return h, false, nil
+		}
+		if len(mappings) > 0 {
+			seen.Ranges = mappings
 		}
 		seen.HandedOver = g.Seen.HandedOver
 		g.Seen, h.Gaps = seen, append(h.Gaps, gaps...)

@@ -1,0 +1,116 @@
+package control
+
+import (
+	"slices"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/decide/balance"
+	"github.com/numavisor/numavisor/internal/inventory"
+)
+
+// closely is what has been read of guests shortly before they may move: their mappings. The kernel walks all memory
+// of a guest to show them, which takes longer than to decide, so they are read while degraded_for passes.
+type closely struct {
+	reading   bool
+	overtaken bool      // a job began or ended while it was read
+	began     time.Time // when the latest reading began
+	guests    []inventory.Guest
+}
+
+// closelyFor is how long a reading counts: less than a copy takes, during which the mappings of a guest change, too.
+const closelyFor = 5 * time.Second
+
+// ReadClosely asks for the mappings of guests. It is answered with CloselyRead.
+type ReadClosely struct {
+	Host   inventory.Host // as last observed
+	Guests []string
+}
+
+// readClosely asks for the mappings of guests that the daemon is likely to move soon: degraded guests reach
+// degraded_for before the next sample, and a plan would move these if they had reached it.
+func (c *Controller) readClosely() {
+	r := &c.closely
+	if c.State() != Idle || c.pullsAhead() || r.reading || c.turn.now.Sub(r.began) <= closelyFor {
+		return
+	}
+	known, names := c.known(), []string(nil)
+	if known != nil {
+		names = c.movesSoon()
+	}
+	if len(names) == 0 {
+		return
+	}
+	r.reading, r.overtaken, r.began = true, false, c.turn.now
+	c.turn.ready.ReadClosely = &ReadClosely{Host: *known, Guests: names}
+}
+
+// movesSoon returns the guests that a plan would move if the guests that reach degraded_for before the next sample had
+// reached it.
+func (c *Controller) movesSoon() (names []string) {
+	h, _ := c.Inventory(c.turn.now)
+	r, soon := c.request(&h), false
+	degradedFor := time.Duration(c.rules.policy.Balance.DegradedFor)
+	r.Past.Degraded = slices.Clone(r.Past.Degraded)
+	for i := range r.Past.Degraded {
+		d := &r.Past.Degraded[i]
+		if left := d.Since.Add(degradedFor).Sub(r.Now); left > 0 && left <= c.options.Sample {
+			d.Since, soon = r.Now.Add(-degradedFor), true
+		}
+	}
+	if !soon {
+		return nil
+	}
+	p, err := balance.Plan(r)
+	if err != nil {
+		return nil // the plan itself will show why
+	}
+	_, made := c.divide(p.Moves)
+	for _, m := range made {
+		for _, name := range m.Names() {
+			if g, ok := h.Guest(name); ok && g.PID > 0 {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// guest returns what has been read of a guest, if that still counts.
+func (r *closely) guest(name string, now time.Time) *inventory.Guest {
+	if now.Sub(r.began) > closelyFor {
+		return nil
+	}
+	for i := range r.guests {
+		if r.guests[i].Name == name {
+			return &r.guests[i]
+		}
+	}
+	return nil
+}
+
+// closelyRead takes what has been read. Without it, a move reads its guests itself.
+func (c *Controller) closelyRead(e CloselyRead) {
+	r := &c.closely
+	r.reading, r.guests = false, nil
+	if !r.overtaken {
+		r.guests = e.Guests
+	}
+	c.startJob()
+	c.turn.ready.SampleIn = c.soon()
+}
+
+// awaited reports whether a job waits for the reading: a move would read the same.
+func (r *closely) awaited() bool { return r.reading && !r.overtaken }
+
+// forget drops what has been read, as a job begins or has ended.
+func (r *closely) forget() { r.overtaken, r.guests = true, nil }
+
+// withClosely adds the mappings that have been read to what is known of the host.
+func (c *Controller) withClosely(h *inventory.Host) {
+	for i := range h.Guests {
+		g := &h.Guests[i]
+		if read := c.closely.guest(g.Name, c.turn.now); read != nil && read.PID == g.PID {
+			g.Seen.Ranges = read.Seen.Ranges
+		}
+	}
+}
