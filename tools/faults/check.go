@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +10,7 @@ import (
 
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/fleet"
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -34,26 +34,37 @@ func checkClaims(vms []fleetapi.VM) error {
 	var broken []error
 	for i := range vms {
 		v := &vms[i]
-		if v.Host == "" {
-			continue
-		}
-		for _, r := range v.Placement.Reservations {
-			at := place{v.Host, r.Node}
-			if memory[at] += r.Memory; memory[at] > limits[r.Node] {
-				broken = append(broken, fmt.Errorf("host %s, node %d: %v claimed of %v", v.Host, r.Node, memory[at],
-					limits[r.Node]))
-			}
-			for cpu := range r.Exclusive.All() {
-				key := fmt.Sprintf("%s/%d", v.Host, cpu)
-				if other := owner[key]; other != "" && other != v.Name {
-					broken = append(broken, fmt.Errorf("CPU %d of host %s is claimed by %s and %s", cpu, v.Host, other,
-						v.Name))
+		for host, placement := range placements(v) {
+			for _, r := range placement.Reservations {
+				at := place{host, r.Node}
+				if memory[at] += r.Memory; memory[at] > limits[r.Node] {
+					broken = append(broken, fmt.Errorf("host %s, node %d: %v claimed of %v", host, r.Node, memory[at],
+						limits[r.Node]))
 				}
-				owner[key] = v.Name
+				for cpu := range r.Exclusive.All() {
+					key := fmt.Sprintf("%s/%d", host, cpu)
+					if other := owner[key]; other != "" && other != v.Name {
+						broken = append(broken, fmt.Errorf("CPU %d of host %s is claimed by %s and %s", cpu, host,
+							other, v.Name))
+					}
+					owner[key] = v.Name
+				}
 			}
 		}
 	}
 	return errors.Join(broken...)
+}
+
+// placements are those of a VM by host: it has two while it migrates.
+func placements(v *fleetapi.VM) map[string]guest.Placement {
+	of := map[string]guest.Placement{}
+	if v.Host != "" {
+		of[v.Host] = v.Placement
+	}
+	if m := v.Migration; m != nil {
+		of[m.To] = m.Placement
+	}
+	return of
 }
 
 // watch checks the claims that each server knows, until ctx ends.
@@ -64,7 +75,7 @@ func (f *aFleet) watch(ctx context.Context) error {
 			vms, err := c.VMs(one, fleetapi.Filter{})
 			cancel()
 			if err == nil {
-				if err := checkClaims(vms); err != nil {
+				if err := f.lasts(ctx, i, checkClaims(vms)); err != nil {
 					return fmt.Errorf("server s%d: %w", i, err)
 				}
 			}
@@ -72,6 +83,28 @@ func (f *aFleet) watch(ctx context.Context) error {
 		time.Sleep(100 * time.Millisecond)
 	}
 	return nil
+}
+
+// lateTime is how late a server's state may be.
+const lateTime = 10 * time.Second
+
+// lasts returns an error that a server's state still has after lateTime. A server knows its own changes at once, and
+// those of others when it hears of them: a VM that another server has removed may seem to have the CPUs of one
+// that this server has just placed. What VMs really have twice, their host sees (hypervisor.checkCPUs).
+func (f *aFleet) lasts(ctx context.Context, server int, err error) error {
+	for end := time.Now().Add(lateTime); err != nil && time.Now().Before(end) && ctx.Err() == nil; {
+		time.Sleep(100 * time.Millisecond)
+		one, cancel := context.WithTimeout(ctx, requestTime)
+		vms, unread := f.clients[server].VMs(one, fleetapi.Filter{})
+		cancel()
+		if unread == nil {
+			err = checkClaims(vms)
+		}
+	}
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // the last comparison decides
+	}
+	return err
 }
 
 // agree returns once all servers know what users were answered, and all hosts run it.
@@ -111,6 +144,8 @@ func (f *aFleet) compare(ctx context.Context, server int, h *history) error {
 		switch {
 		case !ok:
 			return fmt.Errorf("VM %s was deleted and is %s", v.Name, v.State)
+		case v.Migration != nil:
+			return fmt.Errorf("the migration of VM %s to %s has no end", v.Name, v.Migration.To)
 		case v.Run != want:
 			return fmt.Errorf("VM %s should be %s, and the record says %s", v.Name, want, v.Run)
 		case v.State == fleetapi.VMFailed: // its host retries: a failure that lasts until the end is one of the fleet
@@ -135,13 +170,9 @@ func (f *aFleet) compare(ctx context.Context, server int, h *history) error {
 // compareHosts checks what the hosts have against the records.
 func (f *aFleet) compareHosts(runs map[string]string, known map[string]bool) error {
 	for _, p := range f.hosts {
-		vms := map[string]stored{}
-		data, err := os.ReadFile(filepath.Join(f.folder, p.Name, "vms.json"))
-		if err == nil {
-			err = json.Unmarshal(data, &vms)
-		}
+		vms, err := f.vmsOf(p.Name)
 		if err != nil {
-			continue // it has had no VM
+			return err
 		}
 		for name, vm := range vms {
 			switch {

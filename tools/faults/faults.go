@@ -172,27 +172,33 @@ func (f *aFleet) powerOff(ctx context.Context, random *rand.Rand) fault {
 
 // endVMs ends the VMs of a host without power.
 func (f *aFleet) endVMs(host string) error {
-	path := filepath.Join(f.folder, host, "vms.json")
-	data, err := os.ReadFile(path)
+	vms, err := f.vmsOf(host)
 	if err != nil {
-		return nil //nolint:nilerr // it has had no VM
-	}
-	vms := map[string]*stored{}
-	if err := json.Unmarshal(data, &vms); err != nil {
 		return err
 	}
 	for name, vm := range vms {
-		if vm.Running {
-			vm.Running = false
-			if err := os.Remove(filepath.Join(f.shared, "running", name)); err != nil {
-				return err
-			}
+		if !vm.Running {
+			continue
 		}
+		mark := filepath.Join(f.shared, "running", name)
+		of, err := os.ReadFile(mark)
+		if err == nil && string(of) != host {
+			delete(vms, name) // it had migrated
+			continue
+		}
+		if err := errors.Join(err, os.Remove(mark)); err != nil {
+			return err
+		}
+		vm.Running = false
 	}
-	if data, err = json.Marshal(vms); err != nil {
+	if err := f.endArrived(host, vms); err != nil || len(vms) == 0 {
 		return err
 	}
-	return os.WriteFile(path, data, 0o600)
+	data, err := json.Marshal(vms)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(f.folder, host, "vms.json"), data, 0o600)
 }
 
 // breakThings makes faults one after the other, sometimes two at once, until ctx ends, and repairs all before life

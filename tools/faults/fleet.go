@@ -32,6 +32,7 @@ type aFleet struct {
 	clients     []*fleetapi.Client
 	token, ca   string
 	only        string // how the names of faults begin
+	migrates    bool   // users migrate VMs
 }
 
 // size says of how many processes a fleet is, and which programs they run. hostPath is the program of the hosts;

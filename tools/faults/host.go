@@ -13,10 +13,13 @@ import (
 	"time"
 
 	"github.com/google/renameio/v2"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/agent"
 	"github.com/numavisor/numavisor/internal/host/fake"
+	"github.com/numavisor/numavisor/internal/host/migrate"
+	"github.com/numavisor/numavisor/internal/host/record"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 	"github.com/numavisor/numavisor/tools/simhost"
@@ -58,6 +61,12 @@ func (h *hypervisor) load() error {
 		return err
 	}
 	for name, vm := range h.vms {
+		if on, err := h.runsOn(name); err != nil {
+			return err
+		} else if vm.Running && on != "" && on != h.name {
+			delete(h.vms, name) // it had migrated when the process was killed
+			continue
+		}
 		definition := guest.Definition{Name: name, Text: vm.Definition}
 		if err := h.Host.Start(context.Background(), definition, false); err != nil {
 			return err
@@ -67,6 +76,9 @@ func (h *hypervisor) load() error {
 				return err
 			}
 		}
+	}
+	if err := h.absorb(context.Background()); err != nil {
+		return err
 	}
 	return h.settle()
 }
@@ -148,12 +160,18 @@ func (h *hypervisor) mark(name string) error {
 
 // violation records a broken invariant.
 func violation(shared, text string) error {
-	f, err := os.OpenFile(filepath.Join(shared, "violations"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	line := fmt.Sprintf("%s %s\n", time.Now().Format(time.StampMilli), text)
+	return errors.Join(appendTo(filepath.Join(shared, "violations"), line), errors.New(text))
+}
+
+// appendTo adds text to a file that several processes write, by one write.
+func appendTo(path, text string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(f, "%s %s\n", time.Now().Format(time.StampMilli), text)
-	return errors.Join(err, f.Close(), errors.New(text))
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
 }
 
 // change records what has happened to a VM.
@@ -166,11 +184,31 @@ func (h *hypervisor) change(name string, change func(), running bool) error {
 		}
 	}
 	change()
-	err := h.save()
+	err := errors.Join(h.save(), h.checkCPUs())
 	if !running {
 		_ = os.Remove(filepath.Join(h.shared, "running", name)) // there is none if it did not run
 	}
 	return err
+}
+
+// checkCPUs records CPUs that two running VMs of this host have for themselves.
+func (h *hypervisor) checkCPUs() error {
+	owner := map[topology.CPUID]string{}
+	for name, vm := range h.vms {
+		i, ok := h.Intent(name)
+		if !ok || !vm.Running {
+			continue
+		}
+		for _, r := range i.Placement.Reservations {
+			for cpu := range r.Exclusive.All() {
+				if other := owner[cpu]; other != "" {
+					return violation(h.shared, fmt.Sprintf("CPU %d of host %s is given to %s and %s", cpu, h.name, other, name))
+				}
+				owner[cpu] = name
+			}
+		}
+	}
+	return nil
 }
 
 // Start starts a new VM.
@@ -235,13 +273,23 @@ func runHost(ctx context.Context, name, folder, shared string, join agent.JoinRe
 	if err != nil {
 		return err
 	}
-	on.Control, on.Domains = h, h
+	on.Control, on.Domains, on.Kernel = h, h, h
+	on.Journal = record.Journal{Folder: filepath.Join(folder, "journal")}
+	on.Sources.HostName = func() (string, error) { return name, nil }
+	on.Sources.HostID = func() (string, error) { return join.ID, nil }
+	part := &migrate.Host{Host: on, Port: h, Name: name, URI: scheme + name}
+	if err := errors.Join(on.CloseInterrupted(ctx), part.Recover(ctx)); err != nil {
+		return err // libvirtd may not run: the process is started again
+	}
 	a, err := simhost.Agent(ctx, join, agent.Options{Folder: filepath.Join(folder, "fleet"), Host: on,
 		Loads: func(ctx context.Context) (inventory.Host, error) { return on.Observe(ctx) }, Program: "faults",
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Look: time.Second, Grace: 100 * time.Millisecond,
-		LeastWait: 100 * time.Millisecond, MostWait: time.Second})
+		LeastWait: 100 * time.Millisecond, MostWait: time.Second, Migrations: part})
 	if err != nil {
 		return err
 	}
-	return a.Run(ctx)
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() error { return h.watchArrivals(ctx) })
+	both.Go(func() error { return a.Run(ctx) })
+	return both.Wait()
 }

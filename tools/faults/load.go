@@ -19,6 +19,8 @@ type history struct {
 	mu  sync.Mutex
 	vms map[string]fleet.RunState // deleted ones are absent
 	ops int
+	// migrations are those that a server has taken on.
+	migrations int
 }
 
 func (h *history) note(vm string, run fleet.RunState) {
@@ -32,11 +34,17 @@ func (h *history) note(vm string, run fleet.RunState) {
 	}
 }
 
+func (h *history) migrates() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.migrations++
+}
+
 // requestTime limits one request; a user repeats it at another server.
 const requestTime = 10 * time.Second
 
-// user makes, stops, starts and deletes VMs of its own until ctx ends. Each request is repeated until a server
-// has answered, also after ctx has ended.
+// user makes, stops, starts, migrates and deletes VMs of its own until ctx ends. Each request but that for a migration
+// is repeated until a server has answered, also after ctx has ended.
 func (f *aFleet) user(ctx, life context.Context, id int, seed uint64, h *history) error {
 	random := rand.New(rand.NewPCG(seed, uint64(id)+1))
 	var own []string
@@ -51,6 +59,16 @@ func (f *aFleet) user(ctx, life context.Context, id int, seed uint64, h *history
 			continue
 		}
 		i := random.IntN(len(own))
+		if f.migrates && random.IntN(4) == 0 {
+			taken, err := f.migrate(life, random, own[i])
+			if err != nil {
+				return err
+			}
+			if taken {
+				h.migrates()
+			}
+			continue
+		}
 		state, err := f.change(life, random, own[i])
 		if err != nil {
 			return err

@@ -116,8 +116,8 @@ func (o options) run(ctx context.Context) (report string, err error) {
 	if err != nil {
 		return "", err
 	}
-	f := &aFleet{folder: folder, only: o.only, net: network{id: fmt.Sprintf("nvf%d", o.id), apart: o.apart,
-		subnet: fmt.Sprintf("10.231.%d", o.id), base: 18100 + 50*o.id}}
+	f := &aFleet{folder: folder, only: o.only, migrates: o.before.hosts == "", net: network{
+		id: fmt.Sprintf("nvf%d", o.id), apart: o.apart, subnet: fmt.Sprintf("10.231.%d", o.id), base: 18100 + 50*o.id}}
 	defer func() {
 		if err == nil {
 			err = errors.Join(f.violations(), os.RemoveAll(folder))
@@ -139,7 +139,8 @@ func (o options) run(ctx context.Context) (report string, err error) {
 	}
 	h := &history{vms: map[string]fleet.RunState{}}
 	faults, err := o.load(life, f, h, path)
-	report = fmt.Sprintf("%d requests, %d VMs at the end, faults: %s", h.ops, len(h.vms), strings.Join(faults, ", "))
+	report = fmt.Sprintf("%d requests, %d migrations, %d of them to the end, %d VMs at the end, faults: %s", h.ops,
+		h.migrations, f.migrated(), len(h.vms), strings.Join(faults, ", "))
 	if err != nil {
 		return report, err
 	}
