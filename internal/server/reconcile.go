@@ -317,8 +317,15 @@ func (s *Server) endMigration(st *state, t *transaction, before, after *fleet.VM
 	slices.Sort(hosts)
 	for _, host := range hosts {
 		t.touch(store.Claims+host, st.keys[store.Claims+host])
-		if host != after.Host {
-			t.remove(statusKey(before.Name, host))
+		if host == after.Host {
+			continue
+		}
+		t.remove(statusKey(before.Name, host))
+		if isDead(st, host) { // it may have a copy of the VM, and removes it when it comes back
+			t.require(store.Hosts+host, st.hosts[host].revision)
+			copied := *after
+			copied.Host, copied.Placement = host, before.Migration.Placement
+			t.put(remainsKey(host, before.Name), remaining(copied))
 		}
 	}
 	move := ended(moveOf(st, before), after, s.Now().UTC())

@@ -515,6 +515,56 @@ func TestServer_SilentHostIsNeverReplacedUnlessDeclaredDead(t *testing.T) {
 	}
 }
 
+// A VM that has arrived on a host that is then declared dead starts again on its former host. The dead host removes its
+// copy when it is back.
+func TestServer_TheTargetOfAMigrationIsDeclaredDead(t *testing.T) {
+	r := newRig(t)
+	part := func(vm fleet.VM, phase fleet.MigrationPhase, a *fleet.Arrival) *fleet.VMStatus {
+		return &fleet.VMStatus{Phase: fleet.PhaseRunning, Migration: &fleet.MigrationStatus{Began: vm.Migration.Began,
+			Phase: phase, Arrival: a}}
+	}
+	r.join("a", "nodes:2 cores:4 memory:8G").follow(func(vm fleet.VM) *fleet.VMStatus {
+		if vm.Migration != nil && vm.Migration.Ready != nil {
+			return part(vm, fleet.MigrationGone, nil)
+		}
+		return obey(vm)
+	})
+	if _, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB), fleetapi.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	var removes atomic.Bool
+	r.join("b", "nodes:2 cores:4 memory:8G").follow(func(vm fleet.VM) *fleet.VMStatus {
+		switch {
+		case vm.Migration == nil:
+			removes.Store(vm.Delete)
+			return obey(vm)
+		case vm.Migration.Ready == nil:
+			return part(vm, fleet.MigrationPrepared, &fleet.Arrival{URI: "qemu+tls://b/system"})
+		}
+		return nil // the VM has arrived, and the server does not hear of it
+	})
+	if _, err := r.admin.MigrateVM(t.Context(), "vm", fleetapi.VMMigrate{To: "b"}, fleetapi.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("vm has left a", func() bool {
+		vm, err := r.admin.VM(t.Context(), "vm")
+		return err == nil && vm.Migration != nil && vm.Migration.Cancel != ""
+	})
+	r.silence("b")
+	r.eventually("b is declared dead", func() bool {
+		_, err := r.admin.DeclareDead(t.Context(), "b", "the power supply burned")
+		return err == nil
+	})
+	r.eventually("vm runs on a", func() bool {
+		vm, err := r.admin.VM(t.Context(), "vm")
+		return err == nil && vm.Host == "a" && vm.Migration == nil && vm.State == fleetapi.VMRunning
+	})
+	r.eventually("b is back, and has removed its copy", func() bool {
+		_, err := r.admin.DeclareAlive(t.Context(), "b")
+		return err == nil && removes.Load()
+	})
+}
+
 // silence makes the server believe that a host has said nothing for long.
 func (r *rig) silence(host string) {
 	r.server.alive.mu.Lock()

@@ -84,8 +84,8 @@ func settleMigration(vm fleet.VM, f facts) settled {
 	case m.Cancel != "" && (target.Phase == fleet.MigrationGivenBack || target.Phase == fleet.MigrationRefused ||
 		f.targetDead) && (stays || m.Ready == nil || f.sourceDead):
 		return end()
-	case m.Cancel != "" && source.Phase == fleet.MigrationGone && !f.targetDead &&
-		(target.Phase == fleet.MigrationGivenBack || target.Phase == fleet.MigrationRefused): // the VM has ended
+	case m.Cancel != "" && source.Phase == fleet.MigrationGone && (f.targetDead ||
+		target.Phase == fleet.MigrationGivenBack || target.Phase == fleet.MigrationRefused): // the VM has ended
 		return end()
 	case f.targetDead:
 		return cancel("host " + m.To + " was declared dead")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -143,16 +144,16 @@ func (f *aFleet) compare(ctx context.Context, server int, h *history) error {
 		want, ok := h.vms[v.Name]
 		switch {
 		case !ok:
-			return fmt.Errorf("VM %s was deleted and is %s", v.Name, v.State)
+			return fmt.Errorf("VM %s was deleted and is %s: %s", v.Name, v.State, detail(v))
 		case v.Migration != nil:
-			return fmt.Errorf("the migration of VM %s to %s has no end", v.Name, v.Migration.To)
+			return fmt.Errorf("the migration of VM %s has no end: %s", v.Name, detail(v))
 		case v.Run != want:
 			return fmt.Errorf("VM %s should be %s, and the record says %s", v.Name, want, v.Run)
 		case v.State == fleetapi.VMFailed: // its host retries: a failure that lasts until the end is one of the fleet
 			return fmt.Errorf("VM %s on %s should be %s, and is failed: %s", v.Name, v.Host, want, v.Status.Message)
 		case v.Host != "" && want == fleet.Running && v.State != fleetapi.VMRunning,
 			v.Host != "" && want == fleet.Stopped && v.State != fleetapi.VMStopped:
-			return fmt.Errorf("VM %s on %s should be %s, and is %s", v.Name, v.Host, want, v.State)
+			return fmt.Errorf("VM %s on %s should be %s, and is %s: %s", v.Name, v.Host, want, v.State, detail(v))
 		}
 		found[v.Name] = true
 		if v.Host != "" && want == fleet.Running {
@@ -165,6 +166,15 @@ func (f *aFleet) compare(ctx context.Context, server int, h *history) error {
 		}
 	}
 	return f.compareHosts(runs, found)
+}
+
+// detail is a VM as the API shows it, for a report.
+func detail(v *fleetapi.VM) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 // compareHosts checks what the hosts have against the records.

@@ -24,14 +24,14 @@ func (h *Host) open(name string) (*journal.Entry, error) {
 	return nil, nil //nolint:nilnil // no part is no failure
 }
 
-// ended is the end of this host's part as source, if it has one: it is not begun again.
-func (h *Host) ended(name string, began time.Time) (*journal.Entry, error) {
+// ended is the end of this host's part as source or as target, if it has one: it is not begun again.
+func (h *Host) ended(name string, leave bool, began time.Time) (*journal.Entry, error) {
 	entries, err := h.Journal.Entries()
 	if err != nil {
 		return nil, fmt.Errorf("looking for the migration of VM %s: %w", name, err)
 	}
 	for _, e := range slices.Backward(entries) {
-		if m := e.Migration; m != nil && m.Leave && m.Guest == name && m.Began.Equal(began) && e.Closes() {
+		if m := e.Migration; m != nil && m.Leave == leave && m.Guest == name && m.Began.Equal(began) && e.Closes() {
 			return &e, nil
 		}
 	}

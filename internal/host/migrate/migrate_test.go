@@ -103,6 +103,38 @@ func (a *answers) Presence(ctx context.Context, name string) (guest.Presence, er
 // An arriving VM that is destroyed looks for a moment like one that shuts down, and may end while the target
 // verifies it. A target that reported its arrival then would get the VM from the record, and start it again
 // while the source runs it.
+// A VM that has arrived and was shut down before the fleet heard of it has arrived, also if the daemon was restarted.
+func TestAct_AVMThatWasShutDownSinceHasArrived(t *testing.T) {
+	for _, restarts := range []bool{false, true} {
+		p := newPair(t, t.TempDir(), small)
+		p.decide(1)
+		for _, on := range []*machine{p.to, p.from, p.to} {
+			if err := p.act(on); err != nil {
+				t.Fatal(err)
+			}
+			if p.vm.Migration.Ready == nil {
+				p.serve()
+			}
+		}
+		if p.to.isOpen(t) {
+			t.Fatal("the target's part is open")
+		}
+		if err := p.to.PowerOff(t.Context(), p.vm.Name); err != nil {
+			t.Fatal(err)
+		}
+		if restarts {
+			if err := p.to.restart(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.vm.Migration.Cancel = "the source has the VM no more"
+		p.to.status = fleet.MigrationStatus{}
+		if err := p.act(p.to); err != nil || p.to.status.Phase != fleet.MigrationArrived {
+			t.Errorf("the target reports %q, %v", p.to.status.Phase, err)
+		}
+	}
+}
+
 func TestAct_AVMThatIsDestroyedOnTheWayHasNotArrived(t *testing.T) {
 	for _, seen := range []guest.Presence{guest.Changing, guest.Runs} {
 		t.Run(seen.String(), func(t *testing.T) {

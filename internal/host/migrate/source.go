@@ -32,7 +32,7 @@ func (s *step) source(ctx context.Context) error {
 		return fmt.Errorf("it is %s", s.present)
 	case guest.Runs:
 	}
-	ended, err := s.host.ended(s.vm.Name, s.m.Began)
+	ended, err := s.host.ended(s.vm.Name, true, s.m.Began)
 	switch {
 	case err != nil:
 		return err

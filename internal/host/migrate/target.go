@@ -26,11 +26,8 @@ func (s *step) target(ctx context.Context) error {
 	case guest.Departing, guest.Changing:
 		return fmt.Errorf("it is %s", s.present)
 	case guest.Stored:
-		if s.open != nil { // it has come, and was shut down since
-			s.become(fleet.MigrationArrived)
-			s.part.Status.Message = "it was shut down since"
-			return errors.Join(s.host.close(s.open, nil, []string{s.part.Status.Message}),
-				s.host.Ledger.Release(s.vm.Name))
+		if came, err := s.came(); came || err != nil {
+			return err
 		}
 	case guest.Absent:
 		if s.m.Cancel != "" {
@@ -42,6 +39,24 @@ func (s *step) target(ctx context.Context) error {
 		}
 	}
 	return s.prepare(ctx)
+}
+
+// came settles a VM that has come and was shut down since, and reports whether that is so. The fleet may not have heard
+// of its arrival: then the VM is still here.
+func (s *step) came() (is bool, err error) {
+	if s.open == nil {
+		ended, err := s.host.ended(s.vm.Name, false, s.m.Began)
+		if err != nil || ended == nil || !ended.Takes() {
+			return false, err
+		}
+	}
+	s.become(fleet.MigrationArrived)
+	s.part.Status.Message = "it was shut down since"
+	if s.open == nil {
+		return true, nil
+	}
+	return true, errors.Join(s.host.close(s.open, nil, []string{s.part.Status.Message}),
+		s.host.Ledger.Release(s.vm.Name))
 }
 
 // prepare claims the room, unless that is done.
