@@ -321,7 +321,9 @@ func (s *Server) endMigration(st *state, t *transaction, before, after *fleet.VM
 			continue
 		}
 		t.remove(statusKey(before.Name, host))
-		if isDead(st, host) { // it may have a copy of the VM, and removes it when it comes back
+		// A dead target may have a copy of the VM, and removes it when it comes back. A source settles its copy by its
+		// own part of the migration: a record that names it as the VM's host would let it resume a paused copy.
+		if host == before.Migration.To && isDead(st, host) {
 			t.require(store.Hosts+host, st.hosts[host].revision)
 			copied := *after
 			copied.Host, copied.Placement = host, before.Migration.Placement

@@ -442,18 +442,23 @@ func TestServer_LifeOfAVM(t *testing.T) {
 	}
 }
 
+// reports is the status by which a host reports its part of a migration.
+func reports(vm fleet.VM, phase fleet.MigrationPhase, a *fleet.Arrival) *fleet.VMStatus {
+	return &fleet.VMStatus{Phase: fleet.PhaseRunning, Migration: &fleet.MigrationStatus{Began: vm.Migration.Began,
+		Phase: phase, Arrival: a}}
+}
+
+// leaves is a source from which a VM is gone as soon as the target is ready.
+func leaves(vm fleet.VM) *fleet.VMStatus {
+	if vm.Migration != nil && vm.Migration.Ready != nil {
+		return reports(vm, fleet.MigrationGone, nil)
+	}
+	return obey(vm)
+}
+
 func TestServer_MigratesInTheStepsOfTheProtocol(t *testing.T) {
 	r := newRig(t)
-	part := func(vm fleet.VM, phase fleet.MigrationPhase, a *fleet.Arrival) *fleet.VMStatus {
-		return &fleet.VMStatus{Phase: fleet.PhaseRunning, Migration: &fleet.MigrationStatus{Began: vm.Migration.Began,
-			Phase: phase, Arrival: a}}
-	}
-	r.join("a", "nodes:2 cores:4 memory:8G").follow(func(vm fleet.VM) *fleet.VMStatus {
-		if vm.Migration != nil && vm.Migration.Ready != nil {
-			return part(vm, fleet.MigrationGone, nil)
-		}
-		return obey(vm)
-	})
+	r.join("a", "nodes:2 cores:4 memory:8G").follow(leaves)
 	made, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB), fleetapi.Change{})
 	if err != nil || made.Host != "a" {
 		t.Fatalf("got %+v, %v", made, err)
@@ -463,9 +468,9 @@ func TestServer_MigratesInTheStepsOfTheProtocol(t *testing.T) {
 		case vm.Migration == nil:
 			return obey(vm)
 		case vm.Migration.Ready == nil:
-			return part(vm, fleet.MigrationPrepared, &fleet.Arrival{URI: "qemu+tls://b/system"})
+			return reports(vm, fleet.MigrationPrepared, &fleet.Arrival{URI: "qemu+tls://b/system"})
 		}
-		return part(vm, fleet.MigrationArrived, nil)
+		return reports(vm, fleet.MigrationArrived, nil)
 	})
 	if _, err := r.admin.Drain(t.Context(), "a", fleet.MigrationOptions{}); err != nil {
 		t.Fatal(err)
@@ -519,16 +524,7 @@ func TestServer_SilentHostIsNeverReplacedUnlessDeclaredDead(t *testing.T) {
 // copy when it is back.
 func TestServer_TheTargetOfAMigrationIsDeclaredDead(t *testing.T) {
 	r := newRig(t)
-	part := func(vm fleet.VM, phase fleet.MigrationPhase, a *fleet.Arrival) *fleet.VMStatus {
-		return &fleet.VMStatus{Phase: fleet.PhaseRunning, Migration: &fleet.MigrationStatus{Began: vm.Migration.Began,
-			Phase: phase, Arrival: a}}
-	}
-	r.join("a", "nodes:2 cores:4 memory:8G").follow(func(vm fleet.VM) *fleet.VMStatus {
-		if vm.Migration != nil && vm.Migration.Ready != nil {
-			return part(vm, fleet.MigrationGone, nil)
-		}
-		return obey(vm)
-	})
+	r.join("a", "nodes:2 cores:4 memory:8G").follow(leaves)
 	if _, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB), fleetapi.Change{}); err != nil {
 		t.Fatal(err)
 	}
@@ -539,7 +535,7 @@ func TestServer_TheTargetOfAMigrationIsDeclaredDead(t *testing.T) {
 			removes.Store(vm.Delete)
 			return obey(vm)
 		case vm.Migration.Ready == nil:
-			return part(vm, fleet.MigrationPrepared, &fleet.Arrival{URI: "qemu+tls://b/system"})
+			return reports(vm, fleet.MigrationPrepared, &fleet.Arrival{URI: "qemu+tls://b/system"})
 		}
 		return nil // the VM has arrived, and the server does not hear of it
 	})
@@ -563,6 +559,56 @@ func TestServer_TheTargetOfAMigrationIsDeclaredDead(t *testing.T) {
 		_, err := r.admin.DeclareAlive(t.Context(), "b")
 		return err == nil && removes.Load()
 	})
+}
+
+// A source that is declared dead while its VM arrives elsewhere has no VM to remove: a paused copy of it is settled by
+// the host's own part of the migration, which must not resume it.
+func TestServer_TheSourceOfAMigrationIsDeclaredDead(t *testing.T) {
+	r := newRig(t)
+	var removes atomic.Bool
+	r.join("a", "nodes:2 cores:4 memory:8G").follow(func(vm fleet.VM) *fleet.VMStatus {
+		if vm.Delete {
+			removes.Store(true)
+		}
+		if vm.Migration == nil && !vm.Delete {
+			return obey(vm)
+		}
+		return nil
+	})
+	if _, err := r.admin.CreateVM(t.Context(), vmOf("vm", 2, topology.GiB), fleetapi.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	var dead atomic.Bool
+	r.join("b", "nodes:2 cores:4 memory:8G").follow(func(vm fleet.VM) *fleet.VMStatus {
+		switch {
+		case vm.Migration == nil:
+			return obey(vm)
+		case vm.Migration.Cancel != "" && dead.Load():
+			return reports(vm, fleet.MigrationArrived, nil)
+		}
+		return reports(vm, fleet.MigrationPrepared, &fleet.Arrival{URI: "qemu+tls://b/system"})
+	})
+	if _, err := r.admin.MigrateVM(t.Context(), "vm", fleetapi.VMMigrate{To: "b"}, fleetapi.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("b is ready", func() bool {
+		vm, err := r.admin.VM(t.Context(), "vm")
+		return err == nil && vm.Migration != nil && vm.Migration.Ready != nil
+	})
+	r.silence("a")
+	dead.Store(true)
+	r.eventually("a is declared dead", func() bool {
+		_, err := r.admin.DeclareDead(t.Context(), "a", "the power supply burned")
+		return err == nil
+	})
+	r.eventually("vm runs on b", func() bool {
+		vm, err := r.admin.VM(t.Context(), "vm")
+		return err == nil && vm.Host == "b" && vm.Migration == nil && vm.State == fleetapi.VMRunning
+	})
+	h, err := r.admin.Host(t.Context(), "a")
+	if err != nil || len(h.Remaining) > 0 || removes.Load() {
+		t.Errorf("a, when it is back, is to remove %v, was to remove vm: %v; %v", h.Remaining, removes.Load(), err)
+	}
 }
 
 // silence makes the server believe that a host has said nothing for long.

@@ -202,7 +202,8 @@ func (h *hypervisor) checkCPUs() error {
 		for _, r := range i.Placement.Reservations {
 			for cpu := range r.Exclusive.All() {
 				if other := owner[cpu]; other != "" {
-					return violation(h.shared, fmt.Sprintf("CPU %d of host %s is given to %s and %s", cpu, h.name, other, name))
+					text := fmt.Sprintf("CPU %d of host %s is given to %s and %s", cpu, h.name, other, name)
+					return violation(h.shared, text)
 				}
 				owner[cpu] = name
 			}

@@ -50,7 +50,7 @@ func (h *hypervisor) at(uri string) (host string, c connection) {
 	return host, connection{libvirtdFile(filepath.Join(filepath.Dir(h.folder), host))}
 }
 
-// Migrate implements migrate.Port. Like libvirt, it is not ended by the end of its answer.
+// Migrate implements migrate.Port. The end of ctx aborts the copy; after the hand-over it changes nothing.
 func (h *hypervisor) Migrate(ctx context.Context, m guest.Departure) (t guest.Transfer, err error) {
 	to, libvirtd := h.at(m.URI)
 	err = h.libvirtd.ask(func() error {

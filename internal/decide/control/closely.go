@@ -95,7 +95,9 @@ func (c *Controller) closelyRead(e CloselyRead) {
 	if !r.overtaken {
 		r.guests = e.Guests
 	}
-	c.startJob()
+	if !c.turn.stopping {
+		c.startJob()
+	}
 	c.turn.ready.SampleIn = c.soon()
 }
 

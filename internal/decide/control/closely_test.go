@@ -81,3 +81,15 @@ func TestAMoveUsesNoOutdatedMappings(t *testing.T) {
 		}
 	}
 }
+
+// A controller that stops starts no job, also if one has waited for the reading.
+func TestNoMoveBeginsAfterStop(t *testing.T) {
+	w, pass := almost(t)
+	read := w.read
+	pass(time.Second)
+	w.step(control.Stop{})
+	w.step(w.readClosely(read))
+	if w.job != nil {
+		t.Errorf("job %v\n%s", w.job, w.out.String())
+	}
+}

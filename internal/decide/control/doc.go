@@ -65,8 +65,8 @@
 //	Observed with an error    -                    -> idle; the failure is reported
 //
 // While degraded_for passes, the controller asks for the mappings of guests that a plan
-// would move (Ready.ReadClosely). A job that is due meanwhile waits for CloselyRead. What
-// has been read counts for some seconds, and until a job begins or ends.
+// would move (Ready.ReadClosely), and starts no job until CloselyRead arrives. A reading counts
+// for some seconds, and until a job begins or ends.
 //
 // Files: controller.go has Step, event.go and ready.go its arguments and results;
 // host.go the state of the host, closely.go mappings of guests that may move soon,
