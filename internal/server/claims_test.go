@@ -98,7 +98,8 @@ func (o *oracle) take(c store.Changes) {
 
 // check finds what is claimed twice.
 func (o *oracle) check(revision int64) {
-	memory, exclusive, shared := map[string]topology.Bytes{}, map[string]string{}, map[string]int{}
+	memory, exclusive := map[string]topology.Bytes{}, map[string]string{}
+	shared, widest, left := map[string]int{}, map[string]int{}, map[string]int{}
 	vcpus := 0
 	claim := func(host string, p *guest.Placement) {
 		for _, r := range p.Reservations {
@@ -114,13 +115,12 @@ func (o *oracle) check(revision int64) {
 				}
 				exclusive[key] = p.Guest
 			}
-			const overcommit = 2 // of the default policy
-			free := o.nodes[r.Node].CPUs.Len()
-			if r.Exclusive.IsEmpty() {
-				shared[at] += r.VCPUs
+			if _, seen := left[at]; !seen {
+				left[at] = o.nodes[r.Node].CPUs.Len()
 			}
-			if shared[at] > overcommit*free {
-				o.t.Errorf("revision %d: %s has %d vCPUs claimed of %d CPUs", revision, at, shared[at], free)
+			left[at] -= r.Exclusive.Len()
+			if p.CPUMode != guest.CPUExclusive {
+				shared[at], widest[at] = shared[at]+r.VCPUs, max(widest[at], r.VCPUs)
 			}
 		}
 	}
@@ -132,6 +132,13 @@ func (o *oracle) check(revision int64) {
 		}
 		if vm.Migration != nil {
 			claim(vm.Migration.To, &vm.Migration.Placement)
+		}
+	}
+	const overcommit = 2 // of the default policy
+	for at, cpus := range left {
+		if shared[at] > overcommit*cpus || widest[at] > cpus {
+			o.t.Errorf("revision %d: %s has %d vCPUs, %d of one VM, on %d shared CPUs", revision, at, shared[at],
+				widest[at], cpus)
 		}
 	}
 	if vcpus > o.quota {

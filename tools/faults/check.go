@@ -12,6 +12,7 @@ import (
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -22,16 +23,20 @@ type place struct {
 }
 
 // checkClaims finds CPUs and memory, huge pages included, that are claimed twice, in one server's state of one moment.
+// CPUs that VMs share are claimed twice if they carry more vCPUs than the default policy allows, or if one VM has more
+// vCPUs than a node has shared CPUs.
 func checkClaims(vms []fleetapi.VM) error {
 	t, err := topology.Synthetic(machine)
 	if err != nil {
 		return err
 	}
 	limits := map[topology.NodeID]topology.Bytes{} // of all page sizes: pools of huge pages grow and shrink
+	cpus := map[topology.NodeID]int{}
 	for _, n := range t.Nodes {
-		limits[n.ID] = n.Memory
+		limits[n.ID], cpus[n.ID] = n.Memory, n.CPUs.Len()
 	}
 	memory, owner := map[place]topology.Bytes{}, map[string]string{}
+	sharing := map[place]*sharedCPUs{}
 	var broken []error
 	for i := range vms {
 		v := &vms[i]
@@ -50,10 +55,38 @@ func checkClaims(vms []fleetapi.VM) error {
 					}
 					owner[key] = v.Name
 				}
+				if sharing[at] == nil {
+					sharing[at] = &sharedCPUs{cpus: cpus[r.Node]}
+				}
+				sharing[at].add(placement.CPUMode, r)
 			}
 		}
 	}
+	for at, s := range sharing {
+		if err := s.check(); err != nil {
+			broken = append(broken, fmt.Errorf("host %s, node %d: %w", at.host, at.node, err))
+		}
+	}
 	return errors.Join(broken...)
+}
+
+// sharedCPUs are the CPUs of a node that VMs share.
+type sharedCPUs struct {
+	cpus, vcpus, widest int // widest is the greatest number of vCPUs of one VM
+}
+
+func (s *sharedCPUs) add(mode guest.CPUMode, r guest.Reservation) {
+	s.cpus -= r.Exclusive.Len()
+	if mode != guest.CPUExclusive {
+		s.vcpus, s.widest = s.vcpus+r.VCPUs, max(s.widest, r.VCPUs)
+	}
+}
+
+func (s *sharedCPUs) check() error {
+	if float64(s.vcpus) > policy.DefaultOvercommit*float64(s.cpus) || s.widest > s.cpus {
+		return fmt.Errorf("%d vCPUs, %d of one VM, claimed on %d shared CPUs", s.vcpus, s.widest, s.cpus)
+	}
+	return nil
 }
 
 // placements are those of a VM by host: it has two while it migrates.

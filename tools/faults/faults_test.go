@@ -115,8 +115,12 @@ func TestConnection_LosesAnswers(t *testing.T) {
 func TestCheckClaims(t *testing.T) {
 	vm := func(name string, cpus string, memory topology.Bytes) fleetapi.VM {
 		return fleetapi.VM{VM: fleet.VM{Name: name, Host: "h0",
-			Placement: guest.Placement{Reservations: []guest.Reservation{{
+			Placement: guest.Placement{CPUMode: guest.CPUExclusive, Reservations: []guest.Reservation{{
 				Node: 0, Memory: memory, Exclusive: topology.MustParseSet[topology.CPUID](cpus)}}}}}
+	}
+	sharing := func(name string, vcpus int) fleetapi.VM {
+		return fleetapi.VM{VM: fleet.VM{Name: name, Host: "h0", Placement: guest.Placement{CPUMode: guest.CPURange,
+			Reservations: []guest.Reservation{{Node: 0, Memory: topology.MiB, VCPUs: vcpus}}}}}
 	}
 	for _, c := range []struct {
 		what string
@@ -126,6 +130,10 @@ func TestCheckClaims(t *testing.T) {
 		{"two VMs that fit", []fleetapi.VM{vm("a", "0-1", topology.GiB), vm("b", "2", topology.GiB)}, ""},
 		{"a CPU twice", []fleetapi.VM{vm("a", "0-1", topology.GiB), vm("b", "1-2", topology.GiB)}, "CPU 1 of host h0"},
 		{"memory twice", []fleetapi.VM{vm("a", "0", topology.GiB), vm("b", "1", 4*topology.GiB)}, "claimed of"},
+		{"VMs that share CPUs", []fleetapi.VM{sharing("a", 4), sharing("b", 4)}, ""},
+		{"too many vCPUs", []fleetapi.VM{sharing("a", 4), sharing("b", 4), sharing("c", 1)}, "9 vCPUs"},
+		{"a VM and the CPUs of others", []fleetapi.VM{sharing("a", 2), vm("b", "0-1", topology.GiB)}, ""},
+		{"a VM with too few CPUs", []fleetapi.VM{vm("b", "0-2", topology.GiB), sharing("a", 2)}, "2 of one VM"},
 	} {
 		err := checkClaims(c.vms)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

@@ -4,6 +4,8 @@
 package capacity
 
 import (
+	"math"
+
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -22,6 +24,9 @@ type Node struct {
 	Shared       topology.CPUSet `json:"shared"`
 	// Load is the number of vCPUs of other guests that share the shared CPUs.
 	Load float64 `json:"load_vcpus"`
+	// Widest is the greatest number of vCPUs that one managed guest has on the shared CPUs: each of them needs a
+	// CPU, so at least as many CPUs stay shared.
+	Widest float64 `json:"-"`
 	// Demand is how many shared CPUs other guests and the host want: as measured, or
 	// the number of vCPUs of a guest that was not measured.
 	Demand float64 `json:"-"`
@@ -51,6 +56,13 @@ func (r *Node) Pool(size topology.Bytes) uint64 {
 		}
 	}
 	return 0
+}
+
+// Alone returns how many shared CPUs may become exclusive, by their number alone: the others then carry the vCPUs that
+// share them within the overcommit limit, in vCPUs for each CPU, and no guest has more of these than CPUs.
+func (r *Node) Alone(overcommit float64) int {
+	const rounding = 1e-6 // loads are sums of shares of vCPUs
+	return r.Shared.Len() - int(math.Ceil(max(r.Widest, r.Load/overcommit)-rounding))
 }
 
 // Available returns the free resources of every node, in the order of
@@ -197,6 +209,9 @@ func handedOver(h *inventory.Host, measured map[string]float64, position map[top
 func (r *Node) add(held *inventory.Holding) {
 	r.Holders = append(r.Holders, *held)
 	r.Load += held.VCPUs
+	if held.Managed {
+		r.Widest = max(r.Widest, held.VCPUs)
+	}
 	r.Promised = r.Promised.Plus(held.Memory())
 	if !held.Exclusive.IsEmpty() {
 		r.Exclusive = r.Exclusive.Union(held.Exclusive)

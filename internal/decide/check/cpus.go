@@ -124,6 +124,24 @@ func (c *checker) exclusive() {
 		}
 		used = used.Union(v.CPUs)
 	}
+	c.othersHaveEnough()
+}
+
+// othersHaveEnough: exclusive CPUs leave each managed VM that shares CPUs of the node one CPU for each of its vCPUs
+// there, as enough demands of that VM's own placement.
+func (c *checker) othersHaveEnough() {
+	for _, n := range c.topology.Nodes {
+		if !c.mine.Intersects(n.CPUs) {
+			continue
+		}
+		shared := n.CPUs.Minus(c.housekeeping).Minus(c.taken).Minus(c.mine).Len()
+		for _, o := range c.others {
+			if o.Node == n.ID && o.Managed && o.VCPUs > float64(shared) {
+				c.fail(RuleExclusive, "VM "+o.Name, "has %v vCPUs on node %d, where %d shared CPUs would be left",
+					o.VCPUs, n.ID, shared)
+			}
+		}
+	}
 }
 
 // smt: require and isolate reserve whole cores. isolate runs one vCPU on each

@@ -193,8 +193,39 @@ func TestPlacement_Overcommit(t *testing.T) {
 			promise(0, 4)(s)
 		}, want("overcommit node 0")},
 		{"beyond the limit on a node that the guest does not use", alone, promise(0, 50), nil},
-		{"exclusive CPUs leave enough for others", alone, promise(1, 6), nil},
-		{"exclusive CPUs leave too few for others", alone, promise(1, 7), want("overcommit node 1")},
+		{"exclusive CPUs leave enough for others", alone, several(1, 2, 2, 2), nil},
+		{"exclusive CPUs leave too few for others", alone, several(1, 2, 2, 3), want("overcommit node 1")},
+	})
+}
+
+// several promises vCPUs on a node to as many VMs.
+func several(node topology.NodeID, vcpus ...int) func(*situation) {
+	return func(s *situation) {
+		for _, n := range vcpus {
+			s.promise(guest.Reservation{Node: node, VCPUs: n})
+		}
+	}
+}
+
+// Of the eight CPUs of node 1, the VM has five: two cores for its vCPUs, and the emulator's CPU.
+func TestPlacement_LeavesOthersACPUForEachVCPU(t *testing.T) {
+	checkRules(t, []ruleCase{
+		{"as many CPUs as another VM has vCPUs", alone, several(1, 3), nil},
+		{"as many CPUs as each of two VMs has vCPUs", alone, several(1, 3, 3), nil},
+		{"fewer CPUs than another VM has vCPUs", alone, several(1, 1, 4), want("exclusive VM claim1")},
+		{"fewer CPUs than a VM has vCPUs that is not managed", alone, func(s *situation) {
+			s.host.Guests = append(s.host.Guests, inventory.Guest{
+				Name: "theirs", State: "running",
+				Config: inventory.Config{VCPUs: 4, Pins: map[guest.VCPUID]topology.CPUSet{
+					0: cpus("8-15"), 1: cpus("8-15"), 2: cpus("8-15"), 3: cpus("8-15"),
+				}},
+			})
+		}, nil},
+		{"a node that it takes no CPUs from", alone, several(0, 7), nil},
+		{"others have too few CPUs without this VM", shared, func(s *situation) {
+			s.policy.Overcommit = 64
+			several(0, 6)(s)
+		}, nil},
 	})
 }
 

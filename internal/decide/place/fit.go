@@ -102,6 +102,7 @@ type demand struct {
 //     node;
 //   - the vCPUs of all guests that share CPUs do not exceed policy.Overcommit per
 //     shared CPU, also after exclusive CPUs have been taken away;
+//   - exclusive CPUs leave other managed guests a shared CPU for each vCPU of one guest;
 //   - demand does not exceed the node's CPUs, if the search aims at no overload;
 //   - exclusive CPUs are free under the SMT policy;
 //   - memory is not promised to other guests; huge pages are in their pool or, if the
@@ -153,12 +154,10 @@ func (p *problem) fitCPUs(n *nodeState, d *demand) (Shortage, bool) {
 			return lack(TooFewCPUs, float64(d.vcpus+alone), float64(n.cpus))
 		}
 	}
-	limit := p.policy.Overcommit * float64(n.shared-alone)
-	if n.room.Load+sharing > limit+roundingSlack {
-		if exclusive {
-			need := n.room.Load / p.policy.Overcommit
-			return lack(TooFewAlone, float64(alone), float64(n.shared)-need)
-		}
+	if there := n.room.Alone(p.policy.Overcommit); alone > max(0, there) {
+		return lack(TooFewAlone, float64(alone), float64(there))
+	}
+	if limit := p.policy.Overcommit * float64(n.shared-alone); n.room.Load+sharing > limit+roundingSlack {
 		return lack(Overcommitted, sharing, limit-n.room.Load)
 	}
 	return Shortage{}, true

@@ -39,8 +39,9 @@ func rooms(h *inventory.Host, cores []int, p *policy.Policy) (whole, others []ro
 		usable := n.CPUs.Minus(n.Housekeeping).Minus(n.Exclusive)
 		r := room{node: n.Node,
 			vcpus: p.Overcommit*float64(n.Shared.Len()) - n.Load, cpus: usable.Len(),
-			cores: min(cores[i], usable.Len()),
-			alone: usable.Minus(n.Pinned).Len(), demand: n.Demand, left: n.Left, policy: p,
+			cores:  min(cores[i], usable.Len()),
+			alone:  max(0, min(usable.Minus(n.Pinned).Len(), n.Alone(p.Overcommit))),
+			demand: n.Demand, left: n.Left, policy: p,
 		}
 		for _, huge := range n.Huge {
 			left := topology.Bytes(huge.Free) * huge.Size
