@@ -312,7 +312,7 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 		spec.Limits.Pool = g.Pool
 	}
 	if r.Placement != nil {
-		p := withoutDedicated(inv, *r.Placement)
+		p := h.onSharedCPUs(inv, spec, *r.Placement)
 		want := guest.Intent{Host: inv.Identity(), Spec: spec, Placement: p, Adopted: !g.Created()}
 		return want, nil, h.given(inv, spec, p)
 	}

@@ -243,7 +243,8 @@ func (h *Host) placeNew(
 func (h *Host) placeGiven(
 	inv *inventory.Host, s guest.Spec, p guest.Placement, c *Created,
 ) (want guest.Intent, short []plan.Step, err error) {
-	s, p = s.Resolve(&p), withoutDedicated(inv, p)
+	s = s.Resolve(&p)
+	p = h.onSharedCPUs(inv, s, p)
 	if err := h.given(inv, s, p); err != nil {
 		return want, nil, err
 	}

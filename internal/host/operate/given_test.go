@@ -45,6 +45,46 @@ func TestStartGuest_SharesOnlyCPUsThatAreNotDedicated(t *testing.T) {
 	}
 }
 
+// A VM shared what another VM left of its node. Since then, that one has gone, and a third one got other CPUs for itself:
+// the VM shares what is free now.
+func TestStartGuest_SharesCPUsThatWereGivenBack(t *testing.T) {
+	for _, vcpus := range []int{1, 2} {
+		w := operatetest.New(t, "nodes:2 cores:6 memory:4G", operatetest.Folder(t))
+		on := func(name string, vcpus int, binding guest.CPUMode, cpus string) guest.Placement {
+			t.Helper()
+			s := guest.Spec{Name: name, VCPUs: vcpus, Memory: 128 * topology.MiB}
+			s.CPU.Binding, s.Limits.CPUs = binding, topology.MustParseSet[topology.CPUID](cpus)
+			made, err := w.Create(operatetest.Spec(t, s))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return made.Placement
+		}
+		first := on("first", 4, guest.CPUExclusive, "6-9")
+		before := on("shared", vcpus, guest.CPURange, "6-11")
+		if err := w.Joined.StopGuest(t.Context(), operate.StopRequest{Name: "shared"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Joined.Delete(t.Context(), operate.DeleteRequest{Name: "first", Force: true}); err != nil {
+			t.Fatal(err)
+		}
+		second := on("second", 2, guest.CPUExclusive, "10-11")
+		dedicated := second.Exclusive()
+		if left := before.VCPUs[0].CPUs.Minus(dedicated); left.Len() >= vcpus {
+			t.Fatalf("%v are left: this tests nothing", left)
+		}
+		if _, err := w.Joined.StartGuest(t.Context(), operate.StartRequest{Name: "shared", Placement: &before}); err != nil {
+			t.Fatal(err)
+		}
+		w.CheckInPlace(t, "shared")
+		if p := w.MustGuest(t, "shared").Placement; !p.VCPUs[0].CPUs.Equal(first.Exclusive()) ||
+			!p.Emulator.Equal(first.Exclusive()) {
+			t.Errorf("vCPU 0 runs on CPUs %v, the emulator on %v; free are %v", p.VCPUs[0].CPUs, p.Emulator,
+				first.Exclusive())
+		}
+	}
+}
+
 // All CPUs that the emulator thread of a stopped VM shared were dedicated to other VMs since. The VM has CPUs of its
 // own, on which the thread runs then.
 func TestStartGuest_EmulatorWithoutSharedCPUs(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/check"
@@ -163,49 +162,4 @@ func (h *Host) claimFor(name string, p guest.Placement) claim.Claim {
 // anything is changed.
 func (h *Host) legal(inv *inventory.Host, spec guest.Spec, p guest.Placement) error {
 	return check.Error(spec.Name, check.Placement(inv, h.Policy, spec, p))
-}
-
-// withoutDedicated returns a placement that was decided elsewhere without the CPUs that have been dedicated to
-// other guests since: those that a guest shares are all that its nodes have left, so a guest that was stopped
-// meanwhile shares fewer. If no shared CPU is left, the emulator and I/O threads of a guest with CPUs of its own
-// run on these, as package place decides. CPUs that nothing would be left of stay, for the check to refuse them.
-func withoutDedicated(inv *inventory.Host, p guest.Placement) guest.Placement {
-	var taken, own topology.CPUSet
-	for _, o := range inv.Holdings(p.Guest) {
-		taken = taken.Union(o.Exclusive)
-	}
-	if p.CPUMode == guest.CPUExclusive {
-		for _, v := range p.VCPUs {
-			own = own.Union(v.CPUs)
-		}
-	}
-	narrow := func(cpus *topology.CPUSet) {
-		if left := cpus.Minus(taken); !left.IsEmpty() {
-			*cpus = left
-		} else if !cpus.IsEmpty() && !own.IsEmpty() {
-			*cpus = own
-		}
-	}
-	if p.CPUMode == guest.CPURange {
-		p.VCPUs = slices.Clone(p.VCPUs)
-		for i := range p.VCPUs {
-			narrow(&p.VCPUs[i].CPUs)
-		}
-	}
-	if p.CPUMode != guest.CPUHandoff {
-		narrow(&p.Emulator)
-		narrow(&p.IOThread)
-	}
-	return p
-}
-
-// given checks a placement that was decided elsewhere.
-func (h *Host) given(inv *inventory.Host, s guest.Spec, p guest.Placement) error {
-	if p.Guest != s.Name {
-		return fmt.Errorf("%w: it is for VM %q, not %q", ErrPlacement, p.Guest, s.Name)
-	}
-	if err := h.legal(inv, s, p); err != nil {
-		return fmt.Errorf("%w: %w", ErrPlacement, err)
-	}
-	return nil
 }

@@ -97,7 +97,7 @@ func (h *Host) planStart(
 	}
 	if r.Placement != nil && g.Spec != nil {
 		change = true
-		want.Placement = withoutDedicated(&inv, *r.Placement)
+		want.Placement = h.onSharedCPUs(&inv, *g.Spec, *r.Placement)
 		want.Host, want.Spec, want.Adopted = inv.Identity(), *g.Spec, g.Adopted
 	}
 	if want.Placement.Guest == "" { // of another program, which starts it where it says
