@@ -19,7 +19,8 @@ import (
 // dependencies are added. Names that this machine lacks are omitted: they differ
 // between releases.
 var rootPackages = []string{
-	"base-files", "base-passwd", "bash", "coreutils", "curl", "dash", "debianutils", "findutils", "gawk", "grep",
+	"base-files", "base-passwd", "bash", "coreutils", "curl", "dash", "debianutils", "findutils", "gawk", "genisoimage",
+	"grep",
 	"hostname", "hwloc-nox",
 	"iproute2", "kmod", "libc-bin", "libvirt-clients", "libvirt-daemon", "libvirt-daemon-config-network",
 	"libvirt-daemon-driver-qemu",

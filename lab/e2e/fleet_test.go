@@ -202,8 +202,9 @@ func TestLabFleetCreatesMigratesAndDrains(t *testing.T) {
 	if v.Host == to {
 		to = "lab1"
 	}
-	f.curl(t, "POST", "/v1/vms/m/migrate", fmt.Sprintf(`{"to": %q}`, to), nil)
 	began := time.Now()
+	f.migrating(t, "m", to, v.Host, `, "max_downtime_ms": 1234`)
+	limit := strings.TrimSpace(f.hosts[v.Host].sh(t, "virsh -q migrate-getmaxdowntime m"))
 	arrived := f.runsOn(t, "m", to, 5*time.Minute)
 	if arrived.Status == nil || arrived.Status.Downtime <= 0 || arrived.Status.Copied <= 0 {
 		t.Errorf("downtime and copied bytes are unknown: %+v", arrived.Status)
@@ -212,17 +213,45 @@ func TestLabFleetCreatesMigratesAndDrains(t *testing.T) {
 			arrived.Placement.Nodes, arrived.Status.Copied, arrived.Status.Downtime,
 			time.Since(began).Round(time.Second))
 	}
+	if limit != "1234" {
+		t.Errorf("libvirt had a limit of %q ms for the downtime", limit)
+	}
 	f.worksOn(t, to, "m")
 
-	f.curl(t, "POST", "/v1/hosts/"+to+"/drain", "", nil)
+	f.curl(t, "POST", "/v1/hosts/"+to+"/drain", `{"post_copy": true}`, nil)
 	began = time.Now()
 	f.runsOn(t, "m", v.Host, 5*time.Minute)
 	t.Logf("drained after %v", time.Since(began).Round(time.Second))
 	f.worksOn(t, v.Host, "m")
+	f.curl(t, "POST", "/v1/hosts/"+to+"/uncordon", "", nil)
+	f.migratesWithItsDisks(t, v.Host, to)
 	f.curl(t, "DELETE", "/v1/vms/m", "", nil)
 	f.await(t, time.Minute, "m is deleted", func() bool {
 		return strings.TrimSpace(f.hosts[v.Host].sh(t, "virsh -q list --all --name")) == ""
 	})
+}
+
+// migratesWithItsDisks migrates a VM whose disk and seed of cloud-init are on its host alone.
+func (f *fleetLabs) migratesWithItsDisks(t *testing.T, from, to string) {
+	t.Helper()
+	for _, l := range f.hosts {
+		l.sh(t, "virsh -q pool-create-as lab dir --target /lab")
+	}
+	f.curl(t, "POST", "/v1/hosts/"+to+"/cordon", "", nil)
+	f.hosts[from].sh(t, "qemu-img create -q -f qcow2 /lab/d.qcow2 16M && qemu-io -c 'write -P 0x5a 1M 1M' /lab/d.qcow2")
+	f.curl(t, "POST", "/v1/vms", fmt.Sprintf(`{"project": "default", "spec": {"name": "d", "vcpus": 1, "memory": "96M"},
+	"machine": {"kernel": %q, "initrd": %q, "cmdline": %q, "cloud_init": "#cloud-config\nhostname: d\n",
+	"disks": [{"path": "/lab/d.qcow2"}]}}`, lab.GuestKernel, lab.GuestInitrd, lab.GuestCommandLine), nil)
+	f.runsOn(t, "d", from, 3*time.Minute)
+	f.curl(t, "POST", "/v1/hosts/"+to+"/uncordon", "", nil)
+	f.curl(t, "POST", "/v1/vms/d/migrate", fmt.Sprintf(`{"to": %q, "copy_storage": true}`, to), nil)
+	f.runsOn(t, "d", to, 5*time.Minute)
+	target := f.hosts[to]
+	if r := target.run(t, "qemu-io", "-r", "-U", "-c", "read -P 0x5a 1M 1M", "/lab/d.qcow2"); r.status != 0 ||
+		strings.Contains(r.stdout, "Pattern verification failed") {
+		t.Errorf("the disk has other data on the target: %s%s", r.stdout, r.stderr)
+	}
+	f.curl(t, "DELETE", "/v1/vms/d", "", nil)
 }
 
 // create asks for a VM with two cells, waits until it runs bound, and lets it work.
@@ -265,7 +294,7 @@ func TestLabFleetMigrationInterrupted(t *testing.T) {
 	f.curl(t, "POST", "/v1/hosts/lab1/uncordon", "", nil)
 	source := f.hosts["lab2"]
 
-	f.migrating(t, "m", "lab1", "lab2")
+	f.migrating(t, "m", "lab1", "lab2", "")
 	source.sh(t, "pkill -9 -x numavisor; sleep 1; "+f.daemon+" >>/run/daemon.log 2>&1 </dev/null &")
 	at := f.settles(t, "m")
 	t.Logf("the source's daemon was killed: m runs on %s", at)
@@ -274,15 +303,16 @@ func TestLabFleetMigrationInterrupted(t *testing.T) {
 	if at == other {
 		other = "lab2"
 	}
-	f.migrating(t, "m", other, at)
+	f.migrating(t, "m", other, at, "")
 	f.hosts[other].sh(t, "virsh -q destroy m || true")
 	t.Logf("m was destroyed on %s while it arrived: it runs on %s", other, f.settles(t, "m"))
 }
 
-// migrating asks for a migration, and returns when libvirt copies the VM's memory.
-func (f *fleetLabs) migrating(t *testing.T, name, to, from string) {
+// migrating asks for a migration with options, given as further members of the request, and returns when libvirt copies
+// the VM's memory.
+func (f *fleetLabs) migrating(t *testing.T, name, to, from, options string) {
 	t.Helper()
-	f.curl(t, "POST", "/v1/vms/"+name+"/migrate", fmt.Sprintf(`{"to": %q}`, to), nil)
+	f.curl(t, "POST", "/v1/vms/"+name+"/migrate", fmt.Sprintf(`{"to": %q%s}`, to, options), nil)
 	f.hosts[from].sh(t, fmt.Sprintf(`n=0; until virsh -q domjobinfo %s | grep -q 'Memory processed: *[1-9]'; do
 	n=$((n + 1)); [ $n -lt 600 ] || { virsh domjobinfo %[1]s; exit 1; }; sleep 0.2; done`, name))
 }

@@ -58,8 +58,8 @@ func (r *Node) Pool(size topology.Bytes) uint64 {
 	return 0
 }
 
-// Alone returns how many shared CPUs may become exclusive, by their number alone: the others then carry the vCPUs that
-// share them within the overcommit limit, in vCPUs for each CPU, and no guest has more of these than CPUs.
+// Alone returns how many of the shared CPUs may become exclusive. The rest must carry the vCPUs that share CPUs within
+// overcommit (vCPUs for each CPU), and must be at least Widest CPUs; negative: they are too few already.
 func (r *Node) Alone(overcommit float64) int {
 	const rounding = 1e-6 // loads are sums of shares of vCPUs
 	return r.Shared.Len() - int(math.Ceil(max(r.Widest, r.Load/overcommit)-rounding))

@@ -128,7 +128,7 @@ func (c *checker) exclusive() {
 }
 
 // othersHaveEnough: exclusive CPUs leave each managed VM that shares CPUs of the node one CPU for each of its vCPUs
-// there, as enough demands of that VM's own placement.
+// there: without them, the placement of that VM would break the rule of enough.
 func (c *checker) othersHaveEnough() {
 	for _, n := range c.topology.Nodes {
 		if !c.mine.Intersects(n.CPUs) {

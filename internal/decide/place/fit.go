@@ -102,7 +102,7 @@ type demand struct {
 //     node;
 //   - the vCPUs of all guests that share CPUs do not exceed policy.Overcommit per
 //     shared CPU, also after exclusive CPUs have been taken away;
-//   - exclusive CPUs leave other managed guests a shared CPU for each vCPU of one guest;
+//   - exclusive CPUs leave each other managed guest a shared CPU for each of its vCPUs on the node;
 //   - demand does not exceed the node's CPUs, if the search aims at no overload;
 //   - exclusive CPUs are free under the SMT policy;
 //   - memory is not promised to other guests; huge pages are in their pool or, if the

@@ -137,7 +137,7 @@ func (h *Host) Migrations(name, uri string, machines *Machines) *migrate.Host {
 	}
 	// A VM that changes its memory faster than the network copies it would migrate for a day, and a
 	// drain would not end.
-	return &migrate.Host{Host: &h.Host.Host, Port: h.qemu, Name: name, URI: uri,
+	return &migrate.Host{Host: &h.Host.Host, Port: h.qemu, Name: name, URI: uri, MakeFiles: machines.MakeSeed,
 		AutoConverge: true}
 }
 

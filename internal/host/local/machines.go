@@ -242,6 +242,16 @@ func (m *Machines) seed(ctx context.Context, v *fleet.VM) (path string, written 
 	return path, written, err
 }
 
+// MakeSeed makes the seed of cloud-init of a VM that arrives with copies of its disks, unless it is here already:
+// libvirt copies no read-only disks. If the VM does not arrive, the seed remains until a VM of this name is made.
+func (m *Machines) MakeSeed(ctx context.Context, v *fleet.VM) error {
+	if v.Machine.CloudInit == "" {
+		return nil
+	}
+	_, _, err := m.seed(ctx, v)
+	return err
+}
+
 // command runs a program of the host.
 func command(ctx context.Context, name string, args ...string) error {
 	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()

@@ -260,4 +260,16 @@ func TestMachines_Seed(t *testing.T) {
 	if _, err := os.Stat(seed); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the seed of a VM that was not created is there: %v", err)
 	}
+	// The target of a migration makes it too, once.
+	for range 2 {
+		if err := m.MakeSeed(t.Context(), v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := isoinfo("-R", "-x", "/meta-data"); got != meta {
+		t.Errorf("on the target of a migration meta-data is %q, want %q", got, meta)
+	}
+	if err := m.MakeSeed(t.Context(), newVM(fleet.Machine{})); err != nil {
+		t.Errorf("a VM without cloud-init: %v", err)
+	}
 }

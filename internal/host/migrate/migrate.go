@@ -45,6 +45,9 @@ type Host struct {
 	URI, Data string
 	// Define returns the definition of a VM for its target, if the hypervisor stores none; nil: it stores them.
 	Define func(ctx context.Context, vm *fleet.VM, i guest.Intent) ([]byte, error)
+	// MakeFiles makes the files of a VM on the target of its migration that the hypervisor does not copy with its
+	// disks; nil: there are none.
+	MakeFiles func(ctx context.Context, vm *fleet.VM) error
 	// AutoConverge slows down the vCPUs of VMs that leave, if need be; see guest.Departure.
 	AutoConverge bool
 }

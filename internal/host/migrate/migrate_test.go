@@ -312,6 +312,45 @@ func TestAct_RefusesAPlacementThatDoesNotFit(t *testing.T) {
 	}
 }
 
+// The target makes the files that the hypervisor does not copy before the source may send the VM. If it cannot, it
+// takes nothing.
+func TestAct_TheTargetMakesFilesFirst(t *testing.T) {
+	p := newPair(t, t.TempDir(), cells)
+	p.decide(1)
+	p.vm.Migration.Options.CopyStorage = true
+	failed, made := errors.New("the disk is full"), ""
+	p.to.daemon.MakeFiles = func(_ context.Context, vm *fleet.VM) error { made = vm.Name; return failed }
+	if err := p.act(p.to); !errors.Is(err, failed) || p.to.status.Phase != fleet.MigrationRefused {
+		t.Fatalf("%+v, %v", p.to.status, err)
+	}
+	if claims, err := p.to.daemon.Ledger.Claims(); err != nil || len(claims) > 0 || p.to.isOpen(t) {
+		t.Errorf("claims %+v, %v; an open effect: %v", claims, err, p.to.isOpen(t))
+	}
+	failed = nil
+	if err := p.act(p.to); err != nil || made != p.vm.Name || p.to.status.Phase != fleet.MigrationPrepared {
+		t.Errorf("%q, %+v, %v", made, p.to.status, err)
+	}
+	made = ""
+	if err := p.act(p.to); err != nil || made != "" {
+		t.Errorf("made again: %q, %v", made, err)
+	}
+	p.serve()
+	p.finish()
+	if p.vm.Host != "beta" {
+		t.Errorf("the VM is on %s", p.vm.Host)
+	}
+}
+
+// A VM on storage that both hosts share has its files.
+func TestAct_TheTargetMakesNoFilesOnSharedStorage(t *testing.T) {
+	p := newPair(t, t.TempDir(), cells)
+	p.decide(1)
+	p.to.daemon.MakeFiles = func(context.Context, *fleet.VM) error { return errors.New("called") }
+	if err := p.act(p.to); err != nil || p.to.status.Phase != fleet.MigrationPrepared {
+		t.Errorf("%+v, %v", p.to.status, err)
+	}
+}
+
 // mirrored is a VM that hands CPUs over.
 var mirrored = guest.Spec{Name: "m1", Memory: 512 * mib, CPU: guest.CPUSpec{Sharing: guest.SharingHandoff}}
 

@@ -73,6 +73,11 @@ func (s *step) prepare(ctx context.Context) error {
 	if s.open != nil && s.host.holds(s.vm.Name) {
 		return nil
 	}
+	if s.host.MakeFiles != nil && s.m.Options.CopyStorage && !s.vm.Adopted {
+		if err := s.host.MakeFiles(ctx, s.vm); err != nil {
+			return s.refuse(err)
+		}
+	}
 	record := s.record(false, identity)
 	err = s.host.Reserve(ctx, record.Intent, func() error {
 		if s.open != nil {

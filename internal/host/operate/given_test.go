@@ -45,8 +45,8 @@ func TestStartGuest_SharesOnlyCPUsThatAreNotDedicated(t *testing.T) {
 	}
 }
 
-// A VM shared what another VM left of its node. Since then, that one has gone, and a third one got other CPUs for itself:
-// the VM shares what is free now.
+// A VM shared what another VM left of its node. Since then, that one has gone, and a third one got other CPUs for
+// itself: the VM shares what is free now.
 func TestStartGuest_SharesCPUsThatWereGivenBack(t *testing.T) {
 	for _, vcpus := range []int{1, 2} {
 		w := operatetest.New(t, "nodes:2 cores:6 memory:4G", operatetest.Folder(t))
