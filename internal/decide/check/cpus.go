@@ -128,10 +128,15 @@ func (c *checker) exclusive() {
 }
 
 // othersHaveEnough: exclusive CPUs leave each managed VM that shares CPUs of the node one CPU for each of its vCPUs
-// there: without them, the placement of that VM would break the rule of enough.
+// there: without them, the placement of that VM would break the rule of enough. A VM that has these CPUs already makes
+// nothing worse.
 func (c *checker) othersHaveEnough() {
+	var had topology.CPUSet
+	if g, ok := c.host.Guest(c.placed.Guest); ok && g.Placement != nil {
+		had = g.Placement.Exclusive()
+	}
 	for _, n := range c.topology.Nodes {
-		if !c.mine.Intersects(n.CPUs) {
+		if c.mine.Intersect(n.CPUs).SubsetOf(had) {
 			continue
 		}
 		shared := n.CPUs.Minus(c.housekeeping).Minus(c.taken).Minus(c.mine).Len()

@@ -50,7 +50,7 @@ type Guest struct {
 	// has some; empty while the guest is being moved.
 	Drift []string
 	Since time.Time
-	// LostCPUs says that CPUs to which it was bound went offline. This is no
+	// LostCPUs says that CPUs to which it was bound went offline, or were dedicated to others. This is no
 	// deliberate change, and a repair places the guest on other CPUs.
 	LostCPUs bool
 	// Repaired is the last attempt to bind it to its placement again.

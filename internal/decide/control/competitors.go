@@ -1,16 +1,19 @@
 package control
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/competitors"
 	"github.com/numavisor/numavisor/internal/decide/drift"
+	"github.com/numavisor/numavisor/internal/decide/share"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/status"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // competition is the state about competitors: others that move pages or change
@@ -47,8 +50,10 @@ type competition struct {
 	served []string
 	// stirred is when the kernel was last seen to bring memory to vCPUs for moves.
 	stirred time.Time
-	drifted map[string]time.Time           // since when a guest differs from its placement
-	repairs map[string]competitors.Attempt // the last repair, by guest
+	drifted map[string]time.Time // since when a guest differs from its placement
+	// displaced are the CPUs that a guest shares although they are dedicated to others; see share.Displaced.
+	displaced map[string]topology.CPUSet
+	repairs   map[string]competitors.Attempt // the last repair, by guest
 }
 
 func newCompetition() competition {
@@ -100,6 +105,7 @@ func (c *competition) forgetGone(guests []inventory.Guest) {
 // noteDrift records since when guests differ from their placement.
 func (c *Controller) noteDrift() {
 	drifted := c.competition.drifted
+	c.competition.displaced = share.Displaced(&c.host.inventory, c.rules.policy)
 	for i := range c.host.inventory.Guests {
 		g := &c.host.inventory.Guests[i]
 		differences := c.differences(g)
@@ -111,7 +117,7 @@ func (c *Controller) noteDrift() {
 			drifted[g.Name] = c.turn.now
 			c.note(journal.Entry{
 				Kind: journal.Drifted, Guests: []string{g.Name}, What: strings.Join(differences, "; "),
-				Why: "another program or an operator changed it, or its memory moved to other nodes",
+				Why: c.driftedBecause(g.Name),
 			})
 		}
 	}
@@ -130,7 +136,18 @@ func (c *Controller) differences(g *inventory.Guest) []string {
 		}
 		all = append(all, d.String())
 	}
+	if cpus, is := c.competition.displaced[g.Name]; is {
+		all = append(all, fmt.Sprintf("it may run on CPUs %v, which are dedicated to others", cpus))
+	}
 	return all
+}
+
+// driftedBecause says why a guest differs from its placement.
+func (c *Controller) driftedBecause(guest string) string {
+	if _, is := c.competition.displaced[guest]; is {
+		return "another VM got these CPUs for itself since the VM was placed, or the policy dedicates them now"
+	}
+	return "another program or an operator changed it, or its memory moved to other nodes"
 }
 
 // answerCompetitors reports the competitors and queues the actions that the
@@ -174,6 +191,9 @@ func (c *Controller) facts() competitors.Facts {
 		r := competitors.Guest{
 			Name: g.Name, PID: g.PID, Mode: c.modeOf(g), NumadExcluded: o.excluded[g.PID], Repaired: o.repairs[g.Name],
 			LostCPUs: g.Placement != nil && g.Placement.LostCPUs(c.host.inventory.Topology.CPUSet()),
+		}
+		if _, is := o.displaced[g.Name]; is {
+			r.LostCPUs = true
 		}
 		if since, ok := o.drifted[g.Name]; ok {
 			r.Drift, r.Since = c.differences(g), since

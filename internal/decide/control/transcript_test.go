@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,7 +33,9 @@ import (
 //	    [source=S]                   of its memory; memfd without it
 //	    [strays]                     its vCPUs may run anywhere, and happen to run at its memory
 //	    [roams]                      they may run anywhere, and do
+//	    [own=CPUS]                   placed: each vCPU has one of these for itself
 //	change NAME [on=NODE] [runs=NODE] [cpu=N] [wait=N]     others change it
+//	rebind NAME on=CPUS              a repair gives it a placement on these CPUs
 //	policy                           YAML below; before start
 //	set-policy                       an order; YAML below
 //	start [copies=MIB]               of the daemon; again: after kill -9; how much memory a trial copies in a second
@@ -74,6 +77,7 @@ var commands = map[string]func(*world, *datadriven.TestData){
 	"held":   (*world).heldCommand,
 	"guest":  (*world).guestCommand,
 	"change": (*world).changeCommand,
+	"rebind": (*world).rebindCommand,
 	"policy": func(w *world, d *datadriven.TestData) { w.policy = w.parsePolicy(d) },
 	"set-policy": func(w *world, d *datadriven.TestData) {
 		w.step(control.SetPolicy{Order: w.order(), Policy: w.parsePolicy(d)})
@@ -164,6 +168,22 @@ func (w *world) guestCommand(d *datadriven.TestData) {
 	if d.MaybeScanArgs(w.t, "placed", &placed) {
 		w.place(g, topology.NodeID(placed))
 	}
+	if own := ""; d.MaybeScanArgs(w.t, "own", &own) {
+		w.dedicate(g, topology.MustParseSet[topology.CPUID](own))
+	}
+}
+
+func (w *world) rebindCommand(d *datadriven.TestData) {
+	var on string
+	d.ScanArgs(w.t, "on", &on)
+	g := w.guests[first(d)]
+	p := *g.Placement // the controller may hold the old one
+	p.VCPUs = slices.Clone(p.VCPUs)
+	for i := range p.VCPUs {
+		p.VCPUs[i].CPUs = topology.MustParseSet[topology.CPUID](on)
+	}
+	g.Placement = &p
+	w.settle(g)
 }
 
 // spread divides a guest's memory equally over all nodes; its vCPUs may run anywhere.

@@ -326,6 +326,16 @@ func (w *world) place(g *vm, node topology.NodeID) {
 	g.Managed, g.Spec, g.Placement = true, &s, &p
 }
 
+// dedicate gives each vCPU of a placed guest one of some CPUs for itself.
+func (w *world) dedicate(g *vm, own topology.CPUSet) {
+	g.Placement.CPUMode, g.Spec.CPU.Binding = guest.CPUExclusive, guest.CPUExclusive
+	g.Placement.Reservations[0].Exclusive = own
+	for i, cpu := range own.IDs() {
+		g.Placement.VCPUs[i].CPUs = topology.SetOf(cpu)
+	}
+	w.settle(g)
+}
+
 // moved applies a move to its guests: vCPUs and, if the move copies it, memory.
 func (w *world) moved(m plan.Move) {
 	for _, gm := range m.Guests {

@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 
+	"github.com/numavisor/numavisor/internal/decide/share"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -21,10 +22,10 @@ func exclusiveOverlap(v *view) (found []Finding) {
 			switch shared := mine.Intersect(theirs); {
 			case k == i:
 			case !shared.IsEmpty() && k > i: // report each pair once
-				found = append(found, overlap(s, other, shared, Error,
+				found = append(found, v.overlap(s, other, shared, Error,
 					"vCPUs of both VMs wait for each other on the same CPUs, although each should have its own"))
 			case shared.IsEmpty() && promised && mine.Intersects(other.vcpus):
-				found = append(found, overlap(s, other, mine.Intersect(other.vcpus), Warning,
+				found = append(found, v.overlap(s, other, mine.Intersect(other.vcpus), Warning,
 					"vCPUs of the other VM may use CPUs that are dedicated to this VM"))
 			}
 		}
@@ -32,7 +33,7 @@ func exclusiveOverlap(v *view) (found []Finding) {
 	return found
 }
 
-func overlap(s, other *subject, shared topology.CPUSet, severity Severity, effect string) Finding {
+func (v *view) overlap(s, other *subject, shared topology.CPUSet, severity Severity, effect string) Finding {
 	mover := other
 	if s.Placement == nil && other.Placement != nil {
 		mover = s
@@ -45,8 +46,8 @@ func overlap(s, other *subject, shared topology.CPUSet, severity Severity, effec
 	f.Object = s.object()
 	f.Fix = fmt.Sprintf("bind VM %s to other CPUs; placement avoids reserved CPUs", mover.Name)
 	f.Command = "numavisor bind " + text.ShellWord(mover.Name)
-	if mover.Placement != nil {
-		f.Command += " --recompute" // its recorded placement overlaps
+	if _, leaves := share.Displaced(v.host, v.policy)[mover.Name]; mover.Placement != nil && !leaves {
+		f.Command += " --recompute" // its recorded placement overlaps, and its nodes share no other CPUs
 		f.Action, f.Safe = nil, false
 	}
 	return f

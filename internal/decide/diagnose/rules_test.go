@@ -115,6 +115,15 @@ var faults = []struct {
 	{"exclusive-overlap", "an unpinned guest on dedicated CPUs", func(h *inventory.Host) {
 		find(h, "web").Placement.Reservations[0].Exclusive = cpus("6-7")
 	}, "guest web", diagnose.Warning, "of web and of foreign may run on CPUs 6-7", false},
+	{"exclusive-overlap", "a managed VM that can leave dedicated CPUs", func(h *inventory.Host) {
+		g := find(h, "foreign")
+		own := *find(h, "web").Placement
+		own.Guest, own.CPUMode, own.VCPUs = "foreign", guest.CPUExclusive, []guest.VCPU{{CPUs: cpus("3")}}
+		own.Reservations = []guest.Reservation{{Node: 0, Exclusive: cpus("3"), VCPUs: 1}}
+		g.Managed, g.Placement, g.Config.VCPUs = true, &own, 1
+		g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = cpus("3"), cpus("3")
+		find(h, "web").Spec = &guest.Spec{Name: "web", VCPUs: 2}
+	}, "guest foreign", diagnose.Warning, "numavisor bind web", true},
 	{"restrictive-memnodes", "cells on different nodes", func(h *inventory.Host) {
 		for i := range find(h, "wide").Config.NUMATune.Cells {
 			find(h, "wide").Config.NUMATune.Cells[i].Mode = "restrictive"

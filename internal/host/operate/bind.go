@@ -10,6 +10,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/adopt"
 	"github.com/numavisor/numavisor/internal/decide/bind"
 	"github.com/numavisor/numavisor/internal/decide/place"
+	"github.com/numavisor/numavisor/internal/decide/share"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/claim"
@@ -24,7 +25,8 @@ import (
 type BindRequest struct {
 	Name string
 	// Change alters the spec before a new placement; nil uses the recorded
-	// placement if it exists and has CPUs online, which repairs drift.
+	// placement if it exists and has CPUs online, which repairs drift. The guest leaves CPUs of that placement that
+	// were dedicated to others since.
 	Change func(guest.Spec) (guest.Spec, error)
 	// Recompute computes a new placement even if one is recorded.
 	Recompute bool
@@ -300,7 +302,8 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 		r.Recompute = true
 	}
 	if fits && r.Change == nil && !r.Recompute && r.Placement == nil {
-		return guest.Intent{Host: inv.Identity(), Spec: *g.Spec, Placement: *g.Placement, Adopted: g.Adopted}, nil, nil
+		p := share.Now(inv, h.Policy, g.Spec.Limits, *g.Placement)
+		return guest.Intent{Host: inv.Identity(), Spec: *g.Spec, Placement: p, Adopted: g.Adopted}, nil, nil
 	}
 	othersHidden := func(gap inventory.Gap) bool { return !gap.HidesGuestsOf(g.Hypervisor) }
 	if err := roomIsKnown(slices.DeleteFunc(inv.HiddenBy(), othersHidden)); err != nil {
@@ -312,7 +315,7 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 		spec.Limits.Pool = g.Pool
 	}
 	if r.Placement != nil {
-		p := h.onSharedCPUs(inv, spec, *r.Placement)
+		p := share.Now(inv, h.Policy, spec.Limits, *r.Placement)
 		want := guest.Intent{Host: inv.Identity(), Spec: spec, Placement: p, Adopted: !g.Created()}
 		return want, nil, h.given(inv, spec, p)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/capacity"
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/decide/room"
+	"github.com/numavisor/numavisor/internal/decide/share"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -83,15 +84,12 @@ func (c *Created) Shortfalls() []string {
 func shared(w *place.Why) []string {
 	var all []string
 	for _, o := range w.Overlaps {
-		command := "numavisor bind " + o.Guest
+		what := fmt.Sprintf("VM %s may also run on CPUs %s, which should be exclusive; bind it to others: "+
+			"numavisor bind %s", o.Guest, o.CPUs, text.ShellWord(o.Guest))
 		if o.Managed {
-			command += " --recompute"
+			what += " (a daemon in mode auto does it within a minute)"
 		}
-		all = append(
-			all,
-			fmt.Sprintf("VM %s may also run on CPUs %s, which should be exclusive; bind it again: %s",
-				o.Guest, o.CPUs, command),
-		)
+		all = append(all, what)
 	}
 	return all
 }
@@ -244,7 +242,7 @@ func (h *Host) placeGiven(
 	inv *inventory.Host, s guest.Spec, p guest.Placement, c *Created,
 ) (want guest.Intent, short []plan.Step, err error) {
 	s = s.Resolve(&p)
-	p = h.onSharedCPUs(inv, s, p)
+	p = share.Now(inv, h.Policy, s.Limits, p)
 	if err := h.given(inv, s, p); err != nil {
 		return want, nil, err
 	}

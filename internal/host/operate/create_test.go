@@ -305,13 +305,19 @@ func TestCreate_ReportsSharedExclusiveCPUs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if short := made.Shortfalls(); len(short) != 1 || !strings.Contains(short[0], "numavisor bind shared --recompute") {
+	if short := made.Shortfalls(); len(short) != 1 || !strings.Contains(short[0], "numavisor bind shared ") {
 		t.Errorf("shortfalls: %q", short)
 	}
-	if b, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "shared", Recompute: true}); err != nil ||
-		!b.Complete() {
+	if b, err := w.Joined.Bind(t.Context(), operate.BindRequest{Name: "shared"}); err != nil || !b.Complete() {
 		t.Fatalf("%v, falls short: %v", err, b.Shortfalls())
 	}
+	own, left := made.Placement.Exclusive(), w.MustGuest(t, "shared")
+	for _, thread := range left.Seen.Threads {
+		if thread.Affinity.Intersects(own) {
+			t.Errorf("a thread of role %q may still run on CPUs %v; dedicated are %v", thread.Role, thread.Affinity, own)
+		}
+	}
+	w.CheckInPlace(t, "shared")
 	again := operate.BindRequest{Name: "alone", Recompute: true}
 	if b, err := w.Joined.Bind(t.Context(), again); err != nil || !b.Complete() {
 		t.Errorf("no other guest may run there now: %v, falls short: %v", err, b.Shortfalls())

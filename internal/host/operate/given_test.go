@@ -32,16 +32,21 @@ func TestStartGuest_SharesOnlyCPUsThatAreNotDedicated(t *testing.T) {
 		t.Fatalf("CPUs %v and %v: this tests nothing", before.VCPUs[0].CPUs, dedicated)
 	}
 	given := before
-	if _, err := w.Joined.StartGuest(t.Context(), operate.StartRequest{Name: "shared", Placement: &given}); err != nil {
-		t.Fatal(err)
-	}
-	w.CheckInPlace(t, "shared")
-	if p := w.MustGuest(t, "shared").Placement; p.VCPUs[0].CPUs.Intersects(dedicated) ||
-		p.Emulator.Intersects(dedicated) || !p.Nodes.Equal(before.Nodes) {
-		t.Errorf("got %v, emulator %v, nodes %v; dedicated are %v", p.VCPUs, p.Emulator, p.Nodes, dedicated)
-	}
-	if !given.VCPUs[0].CPUs.Intersects(dedicated) {
-		t.Error("the caller's placement was changed")
+	for _, r := range []operate.StartRequest{{Name: "shared", Placement: &given}, {Name: "shared"}} {
+		if _, err := w.Joined.StartGuest(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		w.CheckInPlace(t, "shared")
+		if p := w.MustGuest(t, "shared").Placement; p.VCPUs[0].CPUs.Intersects(dedicated) ||
+			p.Emulator.Intersects(dedicated) || !p.Nodes.Equal(before.Nodes) {
+			t.Errorf("got %v, emulator %v, nodes %v; dedicated are %v", p.VCPUs, p.Emulator, p.Nodes, dedicated)
+		}
+		if !given.VCPUs[0].CPUs.Intersects(dedicated) {
+			t.Error("the caller's placement was changed")
+		}
+		if err := w.Joined.StopGuest(t.Context(), operate.StopRequest{Name: "shared"}); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -1,12 +1,15 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/capacity"
+	"github.com/numavisor/numavisor/internal/decide/share"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/claim"
@@ -92,13 +95,11 @@ func (h *Host) planStart(
 	if g.State != shutoff {
 		return want, nil, false, "", nil
 	}
-	if g.Spec != nil && g.Placement != nil {
-		want = guest.Intent{Host: inv.Identity(), Spec: *g.Spec, Placement: *g.Placement, Adopted: g.Adopted}
-	}
-	if r.Placement != nil && g.Spec != nil {
-		change = true
-		want.Placement = h.onSharedCPUs(&inv, *g.Spec, *r.Placement)
-		want.Host, want.Spec, want.Adopted = inv.Identity(), *g.Spec, g.Adopted
+	placed := cmp.Or(r.Placement, g.Placement)
+	if placed != nil && g.Spec != nil {
+		p := share.Now(&inv, h.Policy, g.Spec.Limits, *placed)
+		want = guest.Intent{Host: inv.Identity(), Spec: *g.Spec, Placement: p, Adopted: g.Adopted}
+		change = r.Placement != nil || !reflect.DeepEqual(p, *placed)
 	}
 	if want.Placement.Guest == "" { // of another program, which starts it where it says
 		return want, nil, false, "start " + r.Name, nil
