@@ -169,7 +169,7 @@ func TestLabPacedMoveLeavesTheGuestResponsive(t *testing.T) {
 		)
 	})
 	p.note(fmt.Sprintf("stopped twice for %.2f s", stop.Seconds()), stopped)
-	if stopped.exceeds(p.elsewhere, perBatch) == "" {
+	if stopped.exceeds(p.quietest, perBatch) == "" {
 		t.Errorf(
 			"a guest that was stopped for %v, as long as a slice of %v takes, is within the bound: the probe does "+
 				"not detect the stop",
@@ -189,6 +189,9 @@ func TestLabPacedMoveOfSmallPagesLeavesTheGuestResponsive(t *testing.T) {
 type probed struct {
 	*shuttle
 	elsewhere responses // while the host is busy elsewhere
+	// quietest is the part of elsewhere that the real machine disturbed least: it may stop all of the lab for as long
+	// as the probe must notice that the guest is stopped.
+	quietest responses
 	table     strings.Builder
 }
 
@@ -219,6 +222,9 @@ func (p *probed) busyElsewhere(t *testing.T) {
 	said := p.during(t, p.name, func() { p.sh(t, "timeout 6 taskset -c 6 sh -c 'while :; do :; done'; true") })
 	p.note("busy elsewhere", said)
 	p.elsewhere = append(p.elsewhere, said...)
+	if p.quietest == nil || said.worst().Answer.Max < p.quietest.worst().Answer.Max {
+		p.quietest = said
+	}
 }
 
 // huge is how much of the guest's memory is in transparent huge pages.
