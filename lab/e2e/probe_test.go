@@ -192,7 +192,7 @@ type probed struct {
 	// quietest is the part of elsewhere that the real machine disturbed least: it may stop all of the lab for as long
 	// as the probe must notice that the guest is stopped.
 	quietest responses
-	table     strings.Builder
+	table    strings.Builder
 }
 
 // startProbed starts a guest with transparent huge pages (always, never), and

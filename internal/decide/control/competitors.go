@@ -117,7 +117,7 @@ func (c *Controller) noteDrift() {
 			drifted[g.Name] = c.turn.now
 			c.note(journal.Entry{
 				Kind: journal.Drifted, Guests: []string{g.Name}, What: strings.Join(differences, "; "),
-				Why: c.driftedBecause(g.Name),
+				Why: c.driftedBecause(g.Name, len(differences)),
 			})
 		}
 	}
@@ -142,12 +142,19 @@ func (c *Controller) differences(g *inventory.Guest) []string {
 	return all
 }
 
-// driftedBecause says why a guest differs from its placement.
-func (c *Controller) driftedBecause(guest string) string {
-	if _, is := c.competition.displaced[guest]; is {
-		return "another VM got these CPUs for itself since the VM was placed, or the policy dedicates them now"
+// driftedBecause says why a guest differs from its placement in a number of ways.
+func (c *Controller) driftedBecause(guest string, ways int) string {
+	const (
+		changed   = "another program or an operator changed it, or its memory moved to other nodes"
+		dedicated = "another VM got CPUs of its nodes for itself, or the policy dedicates them now"
+	)
+	switch _, is := c.competition.displaced[guest]; {
+	case !is:
+		return changed
+	case ways == 1:
+		return dedicated
 	}
-	return "another program or an operator changed it, or its memory moved to other nodes"
+	return changed + "; " + dedicated
 }
 
 // answerCompetitors reports the competitors and queues the actions that the

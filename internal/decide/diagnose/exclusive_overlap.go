@@ -33,6 +33,14 @@ func exclusiveOverlap(v *view) (found []Finding) {
 	return found
 }
 
+// displaced returns share.Displaced of the host.
+func (v *view) displaced() map[string]topology.CPUSet {
+	if v.leaving == nil {
+		v.leaving = share.Displaced(v.host, v.policy)
+	}
+	return v.leaving
+}
+
 func (v *view) overlap(s, other *subject, shared topology.CPUSet, severity Severity, effect string) Finding {
 	mover := other
 	if s.Placement == nil && other.Placement != nil {
@@ -46,8 +54,8 @@ func (v *view) overlap(s, other *subject, shared topology.CPUSet, severity Sever
 	f.Object = s.object()
 	f.Fix = fmt.Sprintf("bind VM %s to other CPUs; placement avoids reserved CPUs", mover.Name)
 	f.Command = "numavisor bind " + text.ShellWord(mover.Name)
-	if _, leaves := share.Displaced(v.host, v.policy)[mover.Name]; mover.Placement != nil && !leaves {
-		f.Command += " --recompute" // its recorded placement overlaps, and its nodes share no other CPUs
+	if _, canLeave := v.displaced()[mover.Name]; mover.Placement != nil && !canLeave {
+		f.Command += " --recompute" // its nodes share no other CPUs
 		f.Action, f.Safe = nil, false
 	}
 	return f

@@ -21,8 +21,9 @@ type view struct {
 	policy      policy.Policy
 	topology    *topology.Topology
 	memoryNodes topology.NodeSet
-	guests      []*subject // running or paused
-	stored      []*subject // shut off: only their configuration is known
+	guests      []*subject                 // running or paused
+	stored      []*subject                 // shut off: only their configuration is known
+	leaving     map[string]topology.CPUSet // see displaced; nil: not computed yet
 }
 
 // subject is a guest with the limits on its CPUs and memory.

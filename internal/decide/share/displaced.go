@@ -8,18 +8,17 @@ import (
 )
 
 // Displaced returns, by guest, CPUs that a managed guest shares although they are dedicated to others now, and that it
-// can leave: binding it to Now's placement does that. VMs that do not run are left out: they leave these CPUs when they
-// start.
+// can leave: binding it to Recorded does that. VMs that do not run are left out: they leave these CPUs when they start.
 func Displaced(h *inventory.Host, p policy.Policy) map[string]topology.CPUSet {
 	all, own := p.Handoff.CPUs, map[string]topology.CPUSet{}
 	for _, held := range h.Holdings("") {
 		all = all.Union(held.Exclusive)
 		own[held.Name] = own[held.Name].Union(held.Exclusive)
 	}
-	if all.IsEmpty() {
-		return nil
-	}
 	displaced := map[string]topology.CPUSet{}
+	if all.IsEmpty() {
+		return displaced
+	}
 	for i := range h.Guests {
 		g := &h.Guests[i]
 		if g.State != "running" || g.Placement == nil || g.Spec == nil {
@@ -28,9 +27,9 @@ func Displaced(h *inventory.Host, p policy.Policy) map[string]topology.CPUSet {
 		if !shares(g.Placement).Intersects(all.Minus(own[g.Name])) {
 			continue
 		}
-		now := Now(h, p, g.Spec.Limits, *g.Placement)
-		if left := left(g.Placement, &now); !left.IsEmpty() {
-			displaced[g.Name] = left
+		now := Recorded(h, p, g)
+		if cpus := given(g.Placement, &now); !cpus.IsEmpty() {
+			displaced[g.Name] = cpus
 		}
 	}
 	return displaced
@@ -50,8 +49,8 @@ func shares(p *guest.Placement) (all topology.CPUSet) {
 	return all
 }
 
-// left returns the CPUs that some thread leaves.
-func left(before, now *guest.Placement) topology.CPUSet {
+// given returns the CPUs that some thread gives up.
+func given(before, now *guest.Placement) topology.CPUSet {
 	all := before.Emulator.Minus(now.Emulator).Union(before.IOThread.Minus(now.IOThread))
 	for i, v := range before.VCPUs {
 		all = all.Union(v.CPUs.Minus(now.VCPUs[i].CPUs))

@@ -42,6 +42,13 @@ func Now(h *inventory.Host, p policy.Policy, limits guest.Limits, placed guest.P
 	return placed
 }
 
+// Recorded returns the placement that a guest with a spec was bound to, with the CPUs that it may share now.
+func Recorded(h *inventory.Host, p policy.Policy, g *inventory.Guest) guest.Placement {
+	limits := g.Spec.Limits
+	limits.Pool = g.Pool // an operator may have moved it to another one since
+	return Now(h, p, limits, *g.Placement)
+}
+
 // cpus are the CPUs of a host, as a guest may use them.
 type cpus struct {
 	topology *topology.Topology

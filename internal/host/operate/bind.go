@@ -25,8 +25,8 @@ import (
 type BindRequest struct {
 	Name string
 	// Change alters the spec before a new placement; nil uses the recorded
-	// placement if it exists and has CPUs online, which repairs drift. The guest leaves CPUs of that placement that
-	// were dedicated to others since.
+	// placement if it exists and has CPUs online, which repairs drift, without CPUs that were dedicated to others
+	// since (share.Recorded).
 	Change func(guest.Spec) (guest.Spec, error)
 	// Recompute computes a new placement even if one is recorded.
 	Recompute bool
@@ -302,7 +302,7 @@ func (h *Host) intentFor(inv *inventory.Host, g inventory.Guest, r BindRequest) 
 		r.Recompute = true
 	}
 	if fits && r.Change == nil && !r.Recompute && r.Placement == nil {
-		p := share.Now(inv, h.Policy, g.Spec.Limits, *g.Placement)
+		p := share.Recorded(inv, h.Policy, &g)
 		return guest.Intent{Host: inv.Identity(), Spec: *g.Spec, Placement: p, Adopted: g.Adopted}, nil, nil
 	}
 	othersHidden := func(gap inventory.Gap) bool { return !gap.HidesGuestsOf(g.Hypervisor) }

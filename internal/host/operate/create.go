@@ -87,7 +87,7 @@ func shared(w *place.Why) []string {
 		what := fmt.Sprintf("VM %s may also run on CPUs %s, which should be exclusive; bind it to others: "+
 			"numavisor bind %s", o.Guest, o.CPUs, text.ShellWord(o.Guest))
 		if o.Managed {
-			what += " (a daemon in mode auto does it within a minute)"
+			what += " (a daemon in mode auto does this by itself)"
 		}
 		all = append(all, what)
 	}
