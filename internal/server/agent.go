@@ -318,7 +318,7 @@ func (a *agents) Status(host string, m fleet.VMStatus) error {
 	if len(m.Message) > 4000 {
 		m.Message = cut(m.Message)
 	}
-	_, err := a.decide(context.Background(), func(st *state, t *transaction) error {
+	stored, err := a.decide(context.Background(), func(st *state, t *transaction) error {
 		if left, ok := st.remains[onHost{m.Name, host}]; ok && !st.on[host][m.Name] {
 			if m.Phase != fleet.PhaseGone || m.Generation < left.value.Generation {
 				return errNothing
@@ -359,6 +359,8 @@ func (a *agents) Status(host string, m fleet.VMStatus) error {
 		t.put(key, m)
 		return nil
 	})
+	a.Log.Debug("a host reports a VM", "host", host, "vm", m.Name, "phase", m.Phase, "generation", m.Generation,
+		"sequence", m.Sequence, "stored_at_revision", stored, "error", err)
 	return err
 }
 

@@ -140,7 +140,7 @@ func (f *aFleet) addServer(ctx context.Context, path string, i int) error {
 		}
 	}
 	f.servers = append(f.servers, &process.Program{Name: name, Log: f.data(name) + ".log",
-		Args: f.net.inSpace(i, path, "--data", f.data(name))})
+		Args: f.net.inSpace(i, path, "--data", f.data(name), "--verbose")})
 	return nil
 }
 

@@ -284,8 +284,8 @@ func runHost(ctx context.Context, name, folder, shared string, join agent.JoinRe
 	}
 	a, err := simhost.Agent(ctx, join, agent.Options{Folder: filepath.Join(folder, "fleet"), Host: on,
 		Loads: func(ctx context.Context) (inventory.Host, error) { return on.Observe(ctx) }, Program: "faults",
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Look: time.Second, Grace: 100 * time.Millisecond,
-		LeastWait: 100 * time.Millisecond, MostWait: time.Second, Migrations: part})
+		Log: debugLog(), Look: time.Second, Grace: 100 * time.Millisecond, LeastWait: 100 * time.Millisecond,
+		MostWait: time.Second, Migrations: part})
 	if err != nil {
 		return err
 	}
@@ -293,4 +293,9 @@ func runHost(ctx context.Context, name, folder, shared string, join agent.JoinRe
 	both.Go(func() error { return h.watchArrivals(ctx) })
 	both.Go(func() error { return a.Run(ctx) })
 	return both.Wait()
+}
+
+// debugLog is the log of a simulated host's daemon. It says what the host reported: see evidence.
+func debugLog() *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }

@@ -118,14 +118,20 @@ func (o options) run(ctx context.Context) (report string, err error) {
 	}
 	f := &aFleet{folder: folder, only: o.only, migrates: o.before.hosts == "", net: network{
 		id: fmt.Sprintf("nvf%d", o.id), apart: o.apart, subnet: fmt.Sprintf("10.231.%d", o.id), base: 18100 + 50*o.id}}
+	var unsaved error
 	defer func() {
 		if err == nil {
 			err = errors.Join(f.violations(), os.RemoveAll(folder))
 		} else {
-			err = fmt.Errorf("%w\nlogs: %s", err, folder)
+			err = fmt.Errorf("%w\nlogs and evidence: %s", errors.Join(err, unsaved), folder)
 		}
 	}()
-	defer f.end()
+	defer func() {
+		if err != nil {
+			unsaved = f.evidence()
+		}
+		f.end()
+	}()
 	life, cancel := context.WithTimeout(ctx, o.time+2*settleTime)
 	defer cancel()
 	path, err := filepath.Abs(o.server)

@@ -155,6 +155,8 @@ func (a *Agent) sendAll(ctx context.Context, c *connection) {
 			err = c.send(ctx, http.MethodPut, "/agent/v1/report", r, nil)
 		case s != nil:
 			err = c.send(ctx, http.MethodPut, "/agent/v1/vms/"+url.PathEscape(s.Name)+"/status", s, nil)
+			a.Log.Debug("reported a VM", "vm", s.Name, "phase", s.Phase, "generation", s.Generation,
+				"sequence", s.Sequence, "migration", phaseOf(s.Migration), "server", c.server(), "error", err)
 		default:
 			select {
 			case <-ctx.Done():
@@ -177,4 +179,12 @@ func (a *Agent) sendAll(ctx context.Context, c *connection) {
 		}
 		sleep(ctx, wait)
 	}
+}
+
+// phaseOf returns the phase of a part of a migration; empty: there is none.
+func phaseOf(m *fleet.MigrationStatus) fleet.MigrationPhase {
+	if m == nil {
+		return ""
+	}
+	return m.Phase
 }
