@@ -410,10 +410,15 @@ func (c *cache) read(f func(*state)) {
 	f(c.state)
 }
 
-// take applies the events of one transaction.
+// take applies the events of one transaction: those of the watch in order, and those of this server's own transactions
+// once the store has answered. An answer may come long after the watch has brought the events and later ones: a record
+// that another server has deleted since would then return, and stay.
 func (c *cache) take(revision int64, events []store.Event, watched bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !watched && revision <= c.state.revision {
+		return
+	}
 	what := newChange(revision)
 	for i := range events {
 		if err := c.state.apply(&events[i], &what); err != nil {

@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"testing"
@@ -53,6 +54,63 @@ func TestState_DerivesWhatItsRecordsSay(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A server learns of its own changes twice: from the answer of the store, and from the watch. Whichever comes first,
+// and however late the other one is, the state is that of the latest event of each key.
+func TestCache_TakesOwnChangesInAnyOrderWithTheWatch(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		const most = 12
+		keys := []string{store.VMs + "v1", store.VMs + "v2", statusKey("v1", "a"), remainsKey("b", "v2"),
+			store.Hosts + "a", store.Claims + "a"}
+		transactions := make([][]store.Event, most+1) // by revision
+		own := make([][]int64, most+1)                // by what was watched before: revisions of answers that come then
+		for revision := int64(1); revision <= most; revision++ {
+			for _, key := range rapid.SliceOfNDistinct(rapid.SampledFrom(keys), 1, 3, rapid.ID).Draw(t, "keys") {
+				transactions[revision] = append(transactions[revision], store.Event{Deleted: rapid.Bool().Draw(t, "deleted"),
+					Record: store.Record{Key: key, Revision: revision, Value: []byte("{}")}})
+			}
+			if rapid.Bool().Draw(t, "own") {
+				after := rapid.IntRange(0, most).Draw(t, "answered after")
+				own[after] = append(own[after], revision)
+			}
+		}
+		c, known := newCache(slog.New(slog.DiscardHandler)), map[int64]bool{}
+		take := func(revision int64, watched bool) {
+			c.take(revision, transactions[revision], watched)
+			known[revision] = true
+			for _, key := range keys {
+				if want, at := latest(transactions, known, key), c.state.revisionOf(key); at != want {
+					t.Fatalf("%s has revision %d after %d (watched: %v), want %d", key, at, revision, watched, want)
+				}
+			}
+		}
+		for watched := range own {
+			if watched > 0 {
+				take(int64(watched), true)
+			}
+			for _, revision := range own[watched] {
+				take(revision, false)
+			}
+		}
+	})
+}
+
+// latest returns the revision of a key by the latest of the known transactions; 0: it does not exist.
+func latest(transactions [][]store.Event, known map[int64]bool, key string) (revision int64) {
+	for at := range transactions {
+		for _, e := range transactions[at] {
+			switch {
+			case e.Key != key || !known[int64(at)]:
+			case e.Deleted:
+				revision = 0
+			default:
+				revision = e.Revision
+			}
+		}
+	}
+	return revision
 }
 
 // The watch brings the changes that this server has made again: only streams of hosts need to know, since hosts compare

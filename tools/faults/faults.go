@@ -225,6 +225,9 @@ func (f *aFleet) breakThings(ctx, life context.Context, seed uint64, log func(st
 			if short.Err() == nil && err != nil {
 				return fmt.Errorf("%s: %w", next.name, err)
 			}
+			if err != nil {
+				next.during = nil // it has not begun: a server may still end after its disk was full
+			}
 			now = append(now, next)
 			pause(500 * time.Millisecond)
 		}
