@@ -114,7 +114,9 @@ type Moving struct {
 // Competitor is another program that moves pages or changes bindings on this
 // host.
 type Competitor struct {
-	Name string `json:"name"` // "kernel NUMA balancing", "numad", "KSM across nodes", "libvirt placement"
+	// Name is "kernel NUMA balancing", "numad", "KSM across nodes", "libvirt placement", "changes to VM NAME" or, if
+	// these went offline or other VMs got them for themselves, "CPUs that VM NAME lost".
+	Name string `json:"name"`
 	// What describes what it does here, as observed; Answer describes what the
 	// daemon does about it by policy, and the result.
 	What   string `json:"what"`

@@ -15,6 +15,9 @@ func changed(f Facts, g Guest) (*status.Competitor, *plan.Remedy) {
 		return nil, nil
 	}
 	r := &status.Competitor{Name: "changes to VM " + g.Name, What: strings.Join(g.Drift, "; ")}
+	if g.LostCPUs { // nothing changed the VM
+		r.Name = "CPUs that VM " + g.Name + " lost"
+	}
 	switch {
 	case g.Mode != policy.ModeAuto:
 		r.Answer = fmt.Sprintf("not repaired: its mode is %s; run 'numavisor bind %s' to restore it", g.Mode, g.Name)

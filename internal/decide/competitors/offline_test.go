@@ -15,12 +15,16 @@ func TestAnswer_RepairsVMWithOfflineCPUs(t *testing.T) {
 	for lost, repairs := range map[bool]int{false: 0, true: 1} {
 		g := competitors.Guest{Name: "g", PID: 1, Mode: policy.ModeAuto, Drift: []string{"vCPU 0 may run on CPUs 0-3"},
 			Since: at.Add(-time.Minute), Repaired: competitors.Attempt{At: at.Add(-10 * time.Minute)}, LostCPUs: lost}
-		_, do := competitors.Answer(
+		seen, do := competitors.Answer(
 			competitors.Facts{Mode: policy.ModeAuto, Movers: policy.Movers{Changes: policy.AnswerRepair},
 				Guests: []competitors.Guest{g}, Now: at},
 		)
 		if len(do) != repairs {
 			t.Errorf("CPUs lost %v: %d actions, want %d: %+v", lost, len(do), repairs, do)
+		}
+		want := map[bool]string{false: "changes to VM g", true: "CPUs that VM g lost"}[lost]
+		if len(seen) != 1 || seen[0].Name != want {
+			t.Errorf("CPUs lost %v: reported as %+v, want %q", lost, seen, want)
 		}
 	}
 }

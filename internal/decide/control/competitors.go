@@ -229,7 +229,7 @@ func (c *Controller) noteCompetitors(seen []status.Competitor) {
 	}
 	for _, r := range c.competition.seen {
 		if !among(seen, r.Name) {
-			c.note(journal.Entry{Kind: journal.Competitor, What: r.Name + " has stopped", By: r.Name})
+			c.note(journal.Entry{Kind: journal.Competitor, What: "no longer seen: " + r.Name, By: r.Name})
 		}
 	}
 	c.competition.seen = seen
