@@ -29,9 +29,7 @@ type Store struct {
 	server *server // nil: the cluster is external
 	log    *zapCore
 	packer packer
-	// doubtful is until when reads do not wait for a quorum, since one has just done so in
-	// vain; nanoseconds.
-	doubtful atomic.Int64
+	doubt  doubt
 
 	stop context.CancelFunc
 	all  sync.WaitGroup // the goroutines that keep the database small
@@ -43,7 +41,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{config: c.withDefaults()}
+	s := &Store{config: c.withDefaults(), doubt: doubt{born: time.Now()}}
 	s.log = newZapCore(s.config.Log)
 	var err error
 	if c.Folder != "" {
@@ -278,6 +276,20 @@ func (p *packer) recordsOf(kvs []*mvccpb.KeyValue) (records []store.Record, size
 	return records, size, nil
 }
 
+// doubt is a time in which reads do not wait for a quorum, since one has just done so in vain. It is measured by the
+// monotonic clock: the wall clock may be set back by days.
+type doubt struct {
+	born  time.Time
+	until atomic.Int64 // in ns since born
+}
+
+// doubtTime is how long a doubt lasts.
+const doubtTime = time.Second
+
+func (d *doubt) begin() { d.until.Store(int64(time.Since(d.born) + doubtTime)) }
+
+func (d *doubt) over() bool { return int64(time.Since(d.born)) >= d.until.Load() }
+
 // read reads with the assurance of a quorum or, if there is none, from one member.
 func (s *Store) read(
 	ctx context.Context, key string, options ...clientv3.OpOption,
@@ -285,14 +297,14 @@ func (s *Store) read(
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	if time.Now().UnixNano() >= s.doubtful.Load() {
+	if s.doubt.over() {
 		certain, cancel := context.WithTimeout(ctx, s.config.Timeout*2/5)
 		response, err = s.client.Get(certain, key, options...)
 		cancel()
 		if err == nil || ctx.Err() != nil || errors.Is(err, rpctypes.ErrCompacted) {
 			return response, nil, s.explain(ctx, "read", err)
 		}
-		s.doubtful.Store(time.Now().Add(time.Second).UnixNano())
+		s.doubt.begin()
 	}
 	one, cancel := context.WithTimeout(ctx, s.config.Timeout*2/5)
 	defer cancel()
