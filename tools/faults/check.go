@@ -234,6 +234,9 @@ func (f *aFleet) compareHosts(runs map[string]string, known map[string]bool) err
 	for name, host := range runs {
 		return fmt.Errorf("VM %s is not on host %s", name, host)
 	}
+	if name, err := stillPaused(f.shared); err != nil || name != "" {
+		return errors.Join(err, fmt.Errorf("VM %s is paused for a migration that is over", name))
+	}
 	return nil
 }
 

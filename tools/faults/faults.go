@@ -155,9 +155,11 @@ func (f *aFleet) fill(place int) error {
 // powerOff ends a host and its VMs, and declares it dead; then it comes back.
 func (f *aFleet) powerOff(ctx context.Context, random *rand.Rand) fault {
 	p := one(random, f.hosts)
-	return fault{name: "power off " + p.Name, end: p.Start, begin: func() error {
+	libvirtd := f.libvirtd(p, libvirtdDown) // nothing comes to it any more
+	end := func() error { return errors.Join(libvirtd.end(), p.Start()) }
+	return fault{name: "power off " + p.Name, end: end, begin: func() error {
 		p.Kill()
-		if err := f.endVMs(p.Name); err != nil {
+		if err := errors.Join(libvirtd.begin(), f.endVMs(p.Name)); err != nil {
 			return err
 		}
 		_ = f.retry(ctx, func(c *fleetapi.Client) error { // without a quorum it is not declared dead
@@ -180,6 +182,9 @@ func (f *aFleet) endVMs(host string) error {
 		if !vm.Running {
 			continue
 		}
+		if err := f.endPaused(host, name); err != nil {
+			return err
+		}
 		mark := filepath.Join(f.shared, "running", name)
 		of, err := os.ReadFile(mark)
 		if err == nil && string(of) != host {
@@ -191,7 +196,7 @@ func (f *aFleet) endVMs(host string) error {
 		}
 		vm.Running = false
 	}
-	if err := f.endArrived(host, vms); err != nil || len(vms) == 0 {
+	if err := f.endArrived(host, vms); err != nil {
 		return err
 	}
 	data, err := json.Marshal(vms)

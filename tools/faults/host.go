@@ -34,6 +34,7 @@ type hypervisor struct {
 	*fake.Host
 	folder, shared, name string
 	libvirtd             connection
+	breaks               func() breakPoint // of each hand-over; nil: none breaks
 
 	mu  sync.Mutex
 	vms map[string]*stored
@@ -61,9 +62,13 @@ func (h *hypervisor) load() error {
 		return err
 	}
 	for name, vm := range h.vms {
-		if on, err := h.runsOn(name); err != nil {
+		on, err := h.runsOn(name)
+		if err != nil {
 			return err
-		} else if vm.Running && on != "" && on != h.name {
+		}
+		if paused, err := h.isPaused(name); err != nil {
+			return err
+		} else if vm.Running && on != "" && on != h.name && !paused {
 			delete(h.vms, name) // it had migrated when the process was killed
 			continue
 		}
@@ -185,8 +190,8 @@ func (h *hypervisor) change(name string, change func(), running bool) error {
 	}
 	change()
 	err := errors.Join(h.save(), h.checkCPUs())
-	if !running {
-		_ = os.Remove(filepath.Join(h.shared, "running", name)) // there is none if it did not run
+	if on, unread := h.runsOn(name); !running && unread == nil && on == h.name {
+		err = errors.Join(err, os.Remove(h.markPath(name)))
 	}
 	return err
 }
@@ -265,7 +270,7 @@ func (h *hypervisor) lose(name string, end func() error, change func()) error {
 // runHost is a daemon of a simulated host: the real agent on a host in memory.
 func runHost(ctx context.Context, name, folder, shared string, join agent.JoinRequest) error {
 	h := &hypervisor{Host: fake.MustNew(machine), folder: folder, shared: shared, name: name,
-		libvirtd: connection{libvirtdFile(folder)}}
+		libvirtd: connection{libvirtdFile(folder)}, breaks: drawBreak}
 	if err := h.load(); err != nil {
 		return err
 	}

@@ -21,9 +21,9 @@ import (
 )
 
 // Simulated hosts migrate VMs through the folder that they share. The source writes the VM's definition for the target
-// to arriving/TARGET/VM. At one moment, the mark of the running VM (running/VM) then names the target instead of
-// the source: from then on the VM runs there, also if the process of either host is dead. The target's process adds it
-// to its VMs, and the source's removes it, when they see that, at their next start at the latest.
+// to arriving/TARGET/VM, and pauses the VM. At one moment, the mark of the running VM (running/VM) then names the
+// target instead of the source: from then on the VM runs there, also if the process of either host is dead. The
+// target's process adds it to its VMs when it sees that, at its next start at the latest.
 
 // scheme is that of the URI by which simulated hosts reach one another.
 const scheme = "sim://"
@@ -80,33 +80,6 @@ func (h *hypervisor) send(to string, m guest.Departure) error {
 	}
 	return renameio.WriteFile(filepath.Join(h.arrivals(to), m.Name), definition.Text, 0o600,
 		renameio.WithTempDir(h.shared))
-}
-
-// handOver lets a VM run on the target from now on, and removes it here.
-func (h *hypervisor) handOver(ctx context.Context, name, to string) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if vm := h.vms[name]; vm == nil || !vm.Running {
-		return fmt.Errorf("VM %s does not run any more: %w", name, guest.ErrRefused)
-	}
-	if on, err := h.runsOn(name); err != nil {
-		return err
-	} else if on != h.name {
-		return violation(h.shared, fmt.Sprintf("VM %s runs on host %s and on %s too", name, h.name, on))
-	}
-	if err := renameio.WriteFile(h.markPath(name), []byte(to), 0o600, renameio.WithTempDir(h.shared)); err != nil {
-		return err
-	}
-	if err := appendTo(handedOver(h.shared), name+"\n"); err != nil {
-		return err
-	}
-	return h.left(context.WithoutCancel(ctx), name)
-}
-
-// left removes a VM that runs on another host.
-func (h *hypervisor) left(ctx context.Context, name string) error {
-	delete(h.vms, name)
-	return errors.Join(h.Host.Remove(ctx, name), h.save())
 }
 
 // absorb adds VMs that have arrived to those of this host. No caller's end ends that: the VMs run already.
@@ -166,9 +139,15 @@ func (h *hypervisor) Presence(ctx context.Context, name string) (p guest.Presenc
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
+		paused, err := h.isPaused(name)
+		if err != nil {
+			return err
+		}
 		switch vm := h.vms[name]; {
 		case vm == nil:
 			p = guest.Absent
+		case vm.Running && paused:
+			p = guest.Suspended
 		case vm.Running:
 			p = guest.Runs
 		default:
@@ -196,22 +175,9 @@ func (h *hypervisor) RunsAt(_ context.Context, uri, name string) (runs bool, err
 	return runs, err
 }
 
-// Resume implements migrate.Port: no VM is paused here.
-func (h *hypervisor) Resume(context.Context, string) error { return nil }
-
 // AbortMigration implements migrate.Port: the end of the context aborts.
 func (h *hypervisor) AbortMigration(_ context.Context, name string) error {
 	return fmt.Errorf("VM %s is not being migrated: %w", name, guest.ErrRefused)
-}
-
-// DiscardSuspended implements migrate.Port.
-func (h *hypervisor) DiscardSuspended(ctx context.Context, name string) error {
-	if p, err := h.Presence(ctx, name); err != nil || p == guest.Absent {
-		return err
-	} else if p == guest.Runs {
-		return fmt.Errorf("VM %s runs: %w", name, guest.ErrRefused)
-	}
-	return h.Undefine(ctx, name)
 }
 
 // GrowPool implements apply.Kernel; the pools of the kernel survive a daemon.

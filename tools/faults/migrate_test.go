@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -111,6 +113,43 @@ func TestHypervisor_Migrates(t *testing.T) {
 			s.h1 = s.start("h1")
 			return err
 		}, guest.Absent, guest.Stored},
+		"the connection breaks before the target runs it": {broken(beforeMark), guest.Suspended, guest.Absent},
+		"the connection breaks after that":                {broken(afterMark), guest.Suspended, guest.Runs},
+		"the source is killed while it is paused": {func(s *simulated) error {
+			err := s.h0.pause("web")
+			s.h0, s.h1 = s.start("h0"), s.start("h1")
+			return err
+		}, guest.Suspended, guest.Absent},
+		"the source is killed after the target runs it": {func(s *simulated) error {
+			err := errors.Join(s.h0.pause("web"), s.h0.send("h1", guest.Departure{Name: "web", Intent: s.intent}),
+				s.h0.changeMark("web", "h1"))
+			s.h0, s.h1 = s.start("h0"), s.start("h1")
+			return err
+		}, guest.Suspended, guest.Runs},
+		"the paused copy is resumed": {func(s *simulated) error {
+			return errors.Join(broken(beforeMark)(s), s.h0.Resume(s.t.Context(), "web"))
+		}, guest.Runs, guest.Absent},
+		"the paused copy is removed": {func(s *simulated) error {
+			return errors.Join(broken(afterMark)(s), s.h0.DiscardSuspended(s.t.Context(), "web"))
+		}, guest.Absent, guest.Runs},
+		"the source loses power while it is paused": {func(s *simulated) error {
+			err := errors.Join(broken(beforeMark)(s), s.endVMs("h0"))
+			s.h0 = s.start("h0")
+			return err
+		}, guest.Stored, guest.Absent},
+		"the source loses power after the target runs it": {func(s *simulated) error {
+			err := errors.Join(broken(afterMark)(s), s.endVMs("h0"))
+			s.h0 = s.start("h0")
+			return err
+		}, guest.Absent, guest.Runs},
+		"the target has no power when the source pauses it": {func(s *simulated) error {
+			file := libvirtdFile(s.h1.folder)
+			err := errors.Join(s.h0.pause("web"), os.WriteFile(file, []byte(libvirtdDown), 0o600))
+			if !errors.Is(s.h0.changeMark("web", "h1"), errBroken) {
+				s.t.Error("it runs on a host without power")
+			}
+			return errors.Join(err, os.Remove(file))
+		}, guest.Suspended, guest.Absent},
 		"the source loses power at the end": {func(s *simulated) error {
 			if err := s.h0.send("h1", guest.Departure{Name: "web", Intent: s.intent}); err != nil {
 				return err
@@ -130,7 +169,8 @@ func TestHypervisor_Migrates(t *testing.T) {
 			}
 			for h, want := range map[*hypervisor]guest.Presence{s.h0: c.on0, s.h1: c.on1} {
 				got, err := h.Presence(t.Context(), "web")
-				if err != nil || got != want || h.Executes("web") != (want == guest.Runs) {
+				executes := want == guest.Runs || want == guest.Suspended // the fake does not know that it is paused
+				if err != nil || got != want || h.Executes("web") != executes {
 					t.Errorf("on %s it is %v, want %v; %v", h.name, got, want, err)
 				}
 			}
@@ -138,6 +178,36 @@ func TestHypervisor_Migrates(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// broken migrates a VM while the connection of the hypervisors breaks.
+func broken(at breakPoint) func(s *simulated) error {
+	return func(s *simulated) error {
+		s.h0.breaks = func() breakPoint { return at }
+		if err := s.migrate(); !errors.Is(err, errBroken) {
+			return fmt.Errorf("the connection does not break: %w", err)
+		}
+		return nil
+	}
+}
+
+// Resuming a copy whose VM runs elsewhere, and removing the only copy, are violations.
+func TestHypervisor_SeesAWrongEndOfAPause(t *testing.T) {
+	for name, c := range map[string]struct {
+		at breakPoint
+		do func(s *simulated) error
+	}{
+		"resumed": {afterMark, func(s *simulated) error { return s.h0.Resume(s.t.Context(), "web") }},
+		"removed": {beforeMark, func(s *simulated) error { return s.h0.DiscardSuspended(s.t.Context(), "web") }},
+	} {
+		s := simulate(t)
+		if err := broken(c.at)(s); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.do(s); err == nil || s.violations() == nil {
+			t.Errorf("%s: %v, %v", name, err, s.violations())
+		}
 	}
 }
 
