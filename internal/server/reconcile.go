@@ -320,10 +320,15 @@ func (s *Server) endMigration(st *state, t *transaction, before, after *fleet.VM
 		if host == after.Host {
 			continue
 		}
+		gone := hasGone(st, before, host)
 		t.remove(statusKey(before.Name, host))
-		// A dead target may have a copy of the VM, and removes it when it comes back. A source settles its copy by its
-		// own part of the migration: a record that names it as the VM's host would let it resume a paused copy.
-		if host == before.Migration.To && isDead(st, host) {
+		switch {
+		case host == before.Host && !gone:
+			// It may have a paused copy, which it removes, as this record names another host. It must know that also
+			// when the VM has been deleted, or has gone on to a third host.
+			t.put(remainsKey(host, before.Name), *after)
+		case host == before.Migration.To && isDead(st, host):
+			// It may have a copy that runs, and removes it when it comes back.
 			t.require(store.Hosts+host, st.hosts[host].revision)
 			copied := *after
 			copied.Host, copied.Placement = host, before.Migration.Placement
@@ -334,6 +339,12 @@ func (s *Server) endMigration(st *state, t *transaction, before, after *fleet.VM
 	t.put(store.Moves+move.ID, move)
 	s.Log.Info("a migration has ended", "vm", before.Name, "from", before.Host, "to", before.Migration.To, "is_on",
 		after.Host)
+}
+
+// hasGone reports whether a host has said that it has nothing left of a VM that leaves it.
+func hasGone(st *state, vm *fleet.VM, host string) bool {
+	status := orZero(st.statusOf(vm.Name, host)).value
+	return partOf(&status, vm.Migration.Began).Phase == fleet.MigrationGone
 }
 
 // deleteRecord removes all records of a VM that its host has removed.

@@ -47,7 +47,7 @@ type Host struct {
 	// CPU is how many CPUs are in use, Wait how many threads wait; nil: this server has not heard lately.
 	CPU  *float64 `json:"cpu,omitempty"`
 	Wait *float64 `json:"wait,omitempty"`
-	// Remaining are VMs that the fleet started elsewhere and the host has not removed yet.
+	// Remaining are VMs that run elsewhere, and of which the host has not removed what is left.
 	Remaining []string `json:"remaining,omitempty"`
 }
 

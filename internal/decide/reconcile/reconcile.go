@@ -56,7 +56,7 @@ type Request struct {
 // Decision is the output of Decide.
 type Decision struct {
 	Actions  []Action
-	Statuses []fleet.VMStatus // of all VMs of the desired state that are this host's, ascending by name
+	Statuses []fleet.VMStatus // of VMs of the desired state that are this host's, or have left it; ascending by name
 	State    State            // to be stored before the actions begin
 	// Next is the time of the next retry, or of the next observation of a VM that starts or ends; zero: there is none.
 	Next time.Time
@@ -69,8 +69,11 @@ func Decide(r Request) Decision {
 	for i := range r.Desired.VMs {
 		v := &r.Desired.VMs[i]
 		wanted[v.Name] = true
-		if v.Host == r.Self {
+		switch {
+		case v.Host == r.Self:
 			d.vm(v)
+		case v.Migration == nil:
+			d.left(v)
 		}
 	}
 	d.out.State.prune(wanted, r.Busy, r.Host)
@@ -111,6 +114,18 @@ func (d *decider) vm(v *fleet.VM) {
 	default:
 		d.present(v, g)
 	}
+}
+
+// left reports that this host has nothing of a VM that has left it. Until then the fleet names the VM, with its host of
+// now, so that this host can end its part in the migration: see migrate.Host.Act.
+func (d *decider) left(v *fleet.VM) {
+	_, claimed := d.Host.Claim(v.Name)
+	g, exists := d.Host.Guest(v.Name)
+	if d.Busy[v.Name] || claimed || exists && g.Created() || d.comesOrGoes(v.Name) || len(d.Host.HiddenBy()) > 0 {
+		return
+	}
+	delete(d.out.State.Known, v.Name)
+	d.report(v, fleet.PhaseGone, "", nil)
 }
 
 // passing is about how long a VM starts, reboots or ends.

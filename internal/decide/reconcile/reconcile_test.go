@@ -41,6 +41,7 @@ func TestDecide_OneVM(t *testing.T) {
 	known := reconcile.State{Known: map[string]reconcile.Known{
 		"web": {UUID: "u", Generation: 3, Placement: place("web", 1)}}}
 	foreign := func(g *inventory.Guest) { g.Managed, g.Spec, g.Placement = false, nil, nil }
+	gone := func(v *fleet.VM) { v.Host = "there" }
 	for name, c := range map[string]struct {
 		want  fleet.VM
 		have  *inventory.Guest
@@ -65,7 +66,11 @@ func TestDecide_OneVM(t *testing.T) {
 		"other nodes wanted":    {want: wanted(func(v *fleet.VM) { v.Placement = place("web", 3) }), have: seen("running"), state: known, does: reconcile.Bind, says: fleet.PhaseWorking},
 		"from another host":     {want: wanted(), have: seen("running", func(g *inventory.Guest) { g.PlacedFor = &guest.HostIdentity{Name: "h2"} }), state: known, says: fleet.PhaseFailed},
 		"earlier state wanted":  {want: wanted(func(v *fleet.VM) { v.Generation, v.Run = 2, fleet.Stopped }), have: seen("running"), state: known, says: fleet.PhaseFailed},
-		"migrates to this host": {want: wanted(func(v *fleet.VM) { v.Host = "there" })},
+		"migrates to this host": {want: wanted(func(v *fleet.VM) { v.Host, v.Migration = "there", &fleet.Migration{To: "here"} })},
+		"has left":              {want: wanted(gone), says: fleet.PhaseGone},
+		"has left, a copy":      {want: wanted(gone), have: seen("running")},
+		"has left, hidden":      {want: wanted(gone), gap: hidden},
+		"has left, of others":   {want: wanted(gone), have: seen("running", foreign), says: fleet.PhaseGone},
 		"migrates from here":    {want: wanted(func(v *fleet.VM) { v.Migration = &fleet.Migration{To: "there"} }), have: seen("running"), says: fleet.PhaseRunning},
 		"migrated, not stored":  {want: wanted(func(v *fleet.VM) { v.Migration = &fleet.Migration{To: "there"} }), says: fleet.PhaseWorking},
 	} {

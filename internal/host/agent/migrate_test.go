@@ -134,6 +134,52 @@ func TestAgent_ResumesAnUndecidedVM(t *testing.T) {
 	m.CheckSettled(t)
 }
 
+// The source of a migration has a paused copy, and the target's hypervisor does not run the VM any more: it was deleted
+// there, or has gone on. The record names the other host: the source removes its copy, and says so. Another VM that has
+// got the name since is none of its business.
+func TestAgent_RemovesAPausedCopyOfAVMThatIsElsewhere(t *testing.T) {
+	for _, another := range []bool{false, true} {
+		s := newServer(t)
+		m := joined(t, s)
+		other := m.other(t)
+		v := m.vm("web", "2")
+		v.Created = time.Unix(1e9, 0).UTC()
+		s.want(v)
+		s.phase(t, "web", fleet.PhaseRunning)
+		m.Inject(fake.Fault{Before: fake.NthOf("MigrateConfirm", 1, func() error { return errors.New("fault") })})
+		v.Generation, v.Migration = 2, &fleet.Migration{To: "other", Placement: v.Placement,
+			Began: time.Unix(1e9, 0).UTC(), Ready: &fleet.Arrival{URI: "qemu+tls://other/system",
+				Host: guest.HostIdentity{Name: "other"}}}
+		s.want(v)
+		s.part(t, "web", fleet.MigrationUndecided)
+		if m.Executes("web") || !other.Executes("web") {
+			t.Fatal("it does not run on the target alone")
+		}
+		if err := other.Remove(t.Context(), "web"); err != nil {
+			t.Fatal(err)
+		}
+		v.Generation, v.Migration, v.Host = 3, nil, "other"
+		if another { // of the same name, on this host
+			v.Generation, v.Host, v.Created = 4, "fake", time.Unix(2e9, 0).UTC()
+		}
+		s.want(v)
+		if another {
+			s.phase(t, "web", fleet.PhaseRunning)
+			if n := m.creates("web"); n != 2 {
+				t.Errorf("the other VM was created %d times: the former one was resumed", n-1)
+			}
+			m.CheckInPlace(t, "web")
+		} else {
+			s.phase(t, "web", fleet.PhaseGone)
+			if _, left := m.Guest("web"); left {
+				t.Error("the paused copy is still there")
+			}
+		}
+		m.CheckSettled(t)
+		m.end()
+	}
+}
+
 // The cancellation of a record ends the copy in progress: the VM stays.
 func TestAgent_CancelsACopy(t *testing.T) {
 	s := newServer(t)

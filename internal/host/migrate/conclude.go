@@ -8,6 +8,7 @@ import (
 	"github.com/numavisor/numavisor/internal/fleet"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/journal"
+	"github.com/numavisor/numavisor/internal/plan"
 )
 
 // errPending means that the record has ended a migration that the hypervisor has not.
@@ -20,7 +21,7 @@ func (h *Host) conclude(ctx context.Context, vm *fleet.VM, open *journal.Entry) 
 	if err != nil {
 		return err
 	}
-	mine := vm.Host == h.Name
+	mine := vm.Host == h.Name && isOf(vm, open.Migration)
 	if open.Migration.Leave {
 		return h.concludeSource(ctx, vm, open, present, mine)
 	}
@@ -41,9 +42,14 @@ func (h *Host) conclude(ctx context.Context, vm *fleet.VM, open *journal.Entry) 
 	return fmt.Errorf("%w %s", errPending, present)
 }
 
-// Forgotten ends a part whose VM the desired state of this host does not have any more: the
-// record names another host, or there is none. A paused copy is removed only if the target's
-// hypervisor confirms that the VM runs there: the desired state may be that of a restored server.
+// isOf reports whether a part is one of this VM, and not of a former one of its name.
+func isOf(vm *fleet.VM, m *plan.Migration) bool {
+	return m.Created.IsZero() || m.Created.Equal(vm.Created)
+}
+
+// Forgotten ends a part whose VM the desired state of this host does not have any more. That is not so as long as the
+// server knows that the VM may have left something here. A paused copy is removed only if the target's hypervisor
+// confirms that the VM runs there: the desired state may be that of a restored server.
 func (h *Host) Forgotten(ctx context.Context, name string) error {
 	open, err := h.open(name)
 	if err != nil || open == nil {

@@ -140,7 +140,8 @@ func (s *step) intent(to guest.HostIdentity) guest.Intent {
 
 // record is this host's part, for the journal.
 func (s *step) record(leave bool, to guest.HostIdentity) *plan.Migration {
-	r := &plan.Migration{Guest: s.vm.Name, Began: s.m.Began, Leave: leave, Peer: s.vm.Host, Intent: s.intent(to)}
+	r := &plan.Migration{Guest: s.vm.Name, Began: s.m.Began, Created: s.vm.Created, Leave: leave, Peer: s.vm.Host,
+		Intent: s.intent(to)}
 	if leave {
 		r.Peer, r.URI = s.m.To, s.m.Ready.URI
 	}

@@ -9,8 +9,9 @@ const (
 	VMs      = "/numavisor/vms/"      // fleet.VM
 	Statuses = "/numavisor/statuses/" // fleet.VMStatus, by VM and host
 	Reasons  = "/numavisor/reasons/"  // why a VM was placed where it is, by VM
-	// Remains has the VMs that were started elsewhere after their host was declared dead, by host
-	// and VM: the host must remove them before it is used again.
+	// Remains has, by host and VM, records of VMs of which a host must remove what is left. Those of VMs that were
+	// started elsewhere after the host was declared dead are to be deleted; those of VMs that have migrated to another
+	// host name that host. A host that was declared dead is used again only if it has none.
 	Remains = "/numavisor/remains/"
 	// Claims has a key for each host. Each transaction that changes what is reserved on a
 	// host requires its revision and writes it, so that two decisions never use the same room.
