@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gofrs/flock"
 	"github.com/google/renameio/v2"
 
 	fleetapi "github.com/numavisor/numavisor/internal/api/fleet"
@@ -55,6 +56,11 @@ func (h *hypervisor) Migrate(ctx context.Context, m guest.Departure) (t guest.Tr
 	to, libvirtd := h.at(m.URI)
 	err = h.libvirtd.ask(func() error {
 		return libvirtd.ask(func() error {
+			copying := h.copying(m.Name)
+			if _, err := copying.TryLockContext(ctx, time.Millisecond); err != nil {
+				return err
+			}
+			defer copying.Unlock() //nolint:errcheck // the end of the process does so too
 			if err := h.send(to, m); err != nil {
 				return err
 			}
@@ -67,6 +73,24 @@ func (h *hypervisor) Migrate(ctx context.Context, m guest.Departure) (t guest.Tr
 		})
 	})
 	return guest.Transfer{Copied: topology.MiB}, err
+}
+
+// copying is locked while a VM is copied to another host: until then it is arriving there.
+func (h *hypervisor) copying(name string) *flock.Flock {
+	return flock.New(filepath.Join(h.shared, "copying-"+name))
+}
+
+// arrives reports whether a VM is being copied to this host.
+func (h *hypervisor) arrives(name string) (bool, error) {
+	if _, err := os.Stat(filepath.Join(h.arrivals(h.name), name)); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return false, err
+	}
+	copying := h.copying(name)
+	free, err := copying.TryRLock()
+	return !free, errors.Join(err, copying.Close())
 }
 
 // send writes the definition of a VM for its target.
@@ -134,7 +158,8 @@ func (h *hypervisor) watchArrivals(ctx context.Context) error {
 // Presence implements migrate.Port.
 func (h *hypervisor) Presence(ctx context.Context, name string) (p guest.Presence, err error) {
 	err = h.libvirtd.ask(func() error {
-		if err := h.absorb(ctx); err != nil {
+		arrives, err := h.arrives(name) // before absorb: else the VM could arrive between the two
+		if err := errors.Join(err, h.absorb(ctx)); err != nil {
 			return err
 		}
 		h.mu.Lock()
@@ -144,6 +169,8 @@ func (h *hypervisor) Presence(ctx context.Context, name string) (p guest.Presenc
 			return err
 		}
 		switch vm := h.vms[name]; {
+		case vm == nil && arrives:
+			p = guest.Suspended
 		case vm == nil:
 			p = guest.Absent
 		case vm.Running && paused:

@@ -92,6 +92,12 @@ func TestHypervisor_Migrates(t *testing.T) {
 			s.h1 = s.start("h1")
 			return err
 		}, guest.Absent, guest.Runs},
+		"it is being copied": {func(s *simulated) error {
+			copying := s.h0.copying("web")
+			_, err := copying.TryLock()
+			s.t.Cleanup(func() { _ = copying.Close() })
+			return errors.Join(err, s.h0.send("h1", guest.Departure{Name: "web", Intent: s.intent}))
+		}, guest.Runs, guest.Suspended},
 		"the source is killed while it copies": {func(s *simulated) error {
 			err := s.h0.send("h1", guest.Departure{Name: "web", Intent: s.intent})
 			s.h0, s.h1 = s.start("h0"), s.start("h1")
@@ -169,7 +175,8 @@ func TestHypervisor_Migrates(t *testing.T) {
 			}
 			for h, want := range map[*hypervisor]guest.Presence{s.h0: c.on0, s.h1: c.on1} {
 				got, err := h.Presence(t.Context(), "web")
-				executes := want == guest.Runs || want == guest.Suspended // the fake does not know that it is paused
+				_, has := h.Guest("web")
+				executes := want == guest.Runs || want == guest.Suspended && has // the fake knows of no pause
 				if err != nil || got != want || h.Executes("web") != executes {
 					t.Errorf("on %s it is %v, want %v; %v", h.name, got, want, err)
 				}
