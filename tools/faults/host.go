@@ -284,12 +284,16 @@ func runHost(ctx context.Context, name, folder, shared string, join agent.JoinRe
 	on.Sources.HostName = func() (string, error) { return name, nil }
 	on.Sources.HostID = func() (string, error) { return join.ID, nil }
 	part := &migrate.Host{Host: on, Port: h, Name: name, URI: scheme + name}
-	if err := errors.Join(on.CloseInterrupted(ctx), part.Recover(ctx)); err != nil {
+	if err := on.CloseInterrupted(ctx); err != nil {
 		return err // libvirtd may not run: the process is started again
+	}
+	log := debugLog()
+	if err := part.Recover(ctx); err != nil { // the agent continues, as that of the real daemon
+		log.Warn("interrupted migrations are not settled yet", "error", err)
 	}
 	a, err := simhost.Agent(ctx, join, agent.Options{Folder: filepath.Join(folder, "fleet"), Host: on,
 		Loads: func(ctx context.Context) (inventory.Host, error) { return on.Observe(ctx) }, Program: "faults",
-		Log: debugLog(), Look: time.Second, Grace: 100 * time.Millisecond, LeastWait: 100 * time.Millisecond,
+		Log: log, Look: time.Second, Grace: 100 * time.Millisecond, LeastWait: 100 * time.Millisecond,
 		MostWait: time.Second, Migrations: part})
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/host/operate/operatetest"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // small is a VM that fits anywhere; cells is one that sees two cells on huge pages, for
@@ -309,6 +310,60 @@ func TestAct_RefusesAPlacementThatDoesNotFit(t *testing.T) {
 	p.finish()
 	if p.vm.Host != "alpha" {
 		t.Errorf("the VM is on %s", p.vm.Host)
+	}
+}
+
+// Another VM gets CPUs for itself on the nodes of a VM that shares them, and that is about to arrive: before the target
+// claims its room, while the target's daemon is killed, or while the VM is copied. The VM arrives, on the other CPUs.
+func TestAct_LeavesCPUsThatAnotherVMGot(t *testing.T) {
+	for _, when := range []string{"before the claim", "at a restart", "during the copy"} {
+		t.Run(when, func(t *testing.T) {
+			p := newPair(t, t.TempDir(), small)
+			p.decide(1)
+			node, _ := p.vm.Migration.Placement.Nodes.First()
+			var own topology.CPUSet
+			another := func() {
+				t.Helper()
+				created, err := p.to.daemon.Create(t.Context(), operate.CreateRequest{Render: operatetest.Render,
+					Spec: operatetest.Spec(t, guest.Spec{Name: "alone", VCPUs: 1, Memory: 64 * mib,
+						CPU:    guest.CPUSpec{Binding: guest.CPUExclusive, Emulator: guest.HelperNone},
+						Limits: guest.Limits{Nodes: topology.SetOf(node)}})})
+				if err != nil {
+					t.Fatal(err)
+				}
+				own = created.Placement.Exclusive()
+			}
+			if when == "before the claim" {
+				another()
+			}
+			if err := p.act(p.to); err != nil || p.to.status.Phase != fleet.MigrationPrepared {
+				t.Fatalf("%+v, %v", p.to.status, err)
+			}
+			if when != "before the claim" {
+				another()
+			}
+			if when == "at a restart" {
+				if err := p.to.restart(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.serve()
+			if err := p.act(p.from); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.act(p.to); err != nil || p.to.status.Phase != fleet.MigrationArrived {
+				t.Fatalf("%+v, %v", p.to.status, err)
+			}
+			g, ok := p.to.Guest(small.Name)
+			if !ok || own.IsEmpty() {
+				t.Fatalf("%+v; CPUs of another VM: %v", g, own)
+			}
+			for _, thread := range g.Seen.Threads {
+				if thread.VCPU != nil && thread.Affinity.Intersects(own) {
+					t.Errorf("vCPU %d may run on CPUs %v, and %v are another VM's", *thread.VCPU, thread.Affinity, own)
+				}
+			}
+		})
 	}
 }
 

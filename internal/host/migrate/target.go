@@ -205,6 +205,7 @@ func (h *Host) recordIntent(ctx context.Context, want guest.Intent) error {
 		return err
 	}
 	name := want.Placement.Guest
+	want.Placement = h.PlacementNow(&inv, want)
 	g, ok := inv.Guest(name)
 	switch {
 	case !ok:

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/numavisor/numavisor/internal/decide/capacity"
+	"github.com/numavisor/numavisor/internal/decide/share"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/claim"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -13,7 +14,7 @@ import (
 )
 
 // Reserve claims the room of a placement for a guest that comes from another host, and
-// enlarges the huge page pools that lack pages for it. The placement must be legal here and
+// enlarges the huge page pools that lack pages for it. The placement (see PlacementNow) must be legal here and
 // now, and the name free. begun records the beginning under the ledger's lock, before
 // anything but the claim is changed. After an error nothing is claimed or enlarged.
 func (h *Host) Reserve(ctx context.Context, intent guest.Intent, begun func() error) error {
@@ -28,6 +29,7 @@ func (h *Host) Reserve(ctx context.Context, intent guest.Intent, begun func() er
 			err = errors.Join(RoomIsKnown(&inv), nameIsFree(inv, name))
 		}
 		if err == nil {
+			intent.Placement = h.PlacementNow(&inv, intent)
 			err = h.legal(&inv, intent.Spec, intent.Placement)
 		}
 		if err != nil {
@@ -49,6 +51,12 @@ func (h *Host) Reserve(ctx context.Context, intent guest.Intent, begun func() er
 		return errors.Join(err, h.Ledger.Release(name))
 	}
 	return nil
+}
+
+// PlacementNow returns the placement of an intent with the CPUs that the guest may share now: other guests may have got
+// CPUs for themselves since it was decided.
+func (h *Host) PlacementNow(inv *inventory.Host, i guest.Intent) guest.Placement {
+	return share.Now(inv, h.Policy, i.Spec.Limits, i.Placement)
 }
 
 // Unreserve ends the claim of Reserve and gives back the huge pages that were added. The
