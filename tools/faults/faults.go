@@ -182,7 +182,7 @@ func (f *aFleet) endVMs(host string) error {
 		if !vm.Running {
 			continue
 		}
-		if err := f.endPaused(host, name); err != nil {
+		if err := endPaused(f.shared, host, name); err != nil {
 			return err
 		}
 		mark := filepath.Join(f.shared, "running", name)
@@ -262,6 +262,21 @@ func (f *aFleet) allAlive() error {
 		err = errors.Join(err, p.Alive())
 	}
 	return err
+}
+
+// stayAlive restarts what ends after the last fault was repaired, until all requests are served: a server whose disk
+// was full takes seconds to end.
+func (f *aFleet) stayAlive(served <-chan struct{}) error {
+	for {
+		select {
+		case <-served:
+			return nil
+		case <-time.After(200 * time.Millisecond):
+		}
+		if err := f.allAlive(); err != nil {
+			return err
+		}
+	}
 }
 
 // overlap reports whether two faults concern the same program.

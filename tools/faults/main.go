@@ -166,17 +166,19 @@ func (o options) load(life context.Context, f *aFleet, h *history, program strin
 	}
 	busy, end := context.WithTimeout(life, limit)
 	defer end()
-	var all sync.WaitGroup
+	var all, people sync.WaitGroup
 	errs := make(chan error, users+2)
 	for id := range users {
-		all.Go(func() { errs <- f.user(busy, life, id, o.seed, h) })
+		people.Go(func() { errs <- f.user(busy, life, id, o.seed, h) })
 	}
+	served := make(chan struct{})
+	all.Go(func() { people.Wait(); close(served) })
 	watched, stop := context.WithCancel(life)
 	var watch sync.WaitGroup
 	watch.Go(func() { errs <- f.watch(watched) })
 	log := func(name string) { faults = append(faults, name) }
 	if o.before.server == "" {
-		all.Go(func() { errs <- f.breakThings(busy, life, o.seed, log) })
+		all.Go(func() { errs <- errors.Join(f.breakThings(busy, life, o.seed, log), f.stayAlive(served)) })
 	} else {
 		all.Go(func() { defer end(); errs <- f.upgrade(life, o.seed, program, log) })
 	}

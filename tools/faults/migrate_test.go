@@ -25,7 +25,7 @@ func simulate(t *testing.T) *simulated {
 	t.Helper()
 	folder := t.TempDir()
 	s := &simulated{aFleet: &aFleet{folder: folder, shared: filepath.Join(folder, "shared")}, t: t}
-	for _, dir := range []string{"shared/running", "h0", "h1"} {
+	for _, dir := range []string{"shared/running", "h0", "h1", "h2"} {
 		if err := os.MkdirAll(filepath.Join(folder, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -132,6 +132,20 @@ func TestHypervisor_Migrates(t *testing.T) {
 			s.h0, s.h1 = s.start("h0"), s.start("h1")
 			return err
 		}, guest.Suspended, guest.Runs},
+		"the VM goes on to a third host before the paused copy is removed": {func(s *simulated) error {
+			err := broken(afterMark)(s)
+			s.h1.breaks, s.h0.breaks = nil, nil
+			present, unknown := s.h1.Presence(s.t.Context(), "web")
+			if present != guest.Runs {
+				s.t.Errorf("on the target it is %v", present)
+			}
+			third := s.start("h2")
+			_, on := s.h1.Migrate(s.t.Context(), guest.Departure{Name: "web", Intent: s.intent, URI: scheme + "h2"})
+			if present, err := third.Presence(s.t.Context(), "web"); present != guest.Runs || err != nil {
+				s.t.Errorf("on a third host it is %v, %v", present, err)
+			}
+			return errors.Join(err, unknown, on)
+		}, guest.Suspended, guest.Absent},
 		"the paused copy is resumed": {func(s *simulated) error {
 			return errors.Join(broken(beforeMark)(s), s.h0.Resume(s.t.Context(), "web"))
 		}, guest.Runs, guest.Absent},

@@ -15,9 +15,9 @@ import (
 	"github.com/numavisor/numavisor/internal/guest"
 )
 
-// Once all of a VM's memory is copied, the source pauses it: paused/VM names the source. Then the mark of the running
-// VM changes, and the source removes its copy. Between these steps the connection may break, or a process may end: the
-// source then has a paused copy, and does not know whether the VM runs on the target.
+// Once all of a VM's memory is copied, the source pauses it: the file paused/SOURCE/VM says so. Then the mark of the
+// running VM changes, and the source removes its copy. Between these steps the connection may break, or a process may
+// end: the source then has a paused copy, and does not know whether the VM runs on the target.
 
 // pauseTime is for how long a VM is paused before its mark changes, and before its source removes its copy, at most.
 const pauseTime = 50 * time.Millisecond
@@ -45,15 +45,16 @@ func drawBreak() breakPoint {
 // errBroken is how the source sees it when the connection breaks while the VM is paused.
 var errBroken = errors.New("the connection of the simulated libvirtds broke after the last page")
 
-func (h *hypervisor) pausedPath(name string) string { return filepath.Join(h.shared, "paused", name) }
+// pausedPath is the file of a paused copy. A VM may have one on several hosts: it goes on to a third one.
+func pausedPath(shared, host, name string) string { return filepath.Join(shared, "paused", host, name) }
 
 // isPaused reports whether a VM of this host is a copy that is paused for its migration.
 func (h *hypervisor) isPaused(name string) (bool, error) {
-	of, err := os.ReadFile(h.pausedPath(name))
+	_, err := os.Stat(pausedPath(h.shared, h.name, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return err == nil && string(of) == h.name, err
+	return err == nil, err
 }
 
 // pause pauses a VM whose memory is on its target.
@@ -68,10 +69,11 @@ func (h *hypervisor) pause(name string) error {
 	} else if on != h.name {
 		return violation(h.shared, fmt.Sprintf("VM %s runs on host %s and on %s too", name, h.name, on))
 	}
-	if err := os.MkdirAll(filepath.Join(h.shared, "paused"), 0o750); err != nil {
+	path := pausedPath(h.shared, h.name, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return err
 	}
-	return renameio.WriteFile(h.pausedPath(name), []byte(h.name), 0o600, renameio.WithTempDir(h.shared))
+	return os.WriteFile(path, nil, 0o600)
 }
 
 // handOver lets a VM run on the target from now on, and removes it here.
@@ -123,8 +125,10 @@ func (h *hypervisor) left(ctx context.Context, name string) error {
 }
 
 // unpause ends that a copy is paused, if there is one.
-func (h *hypervisor) unpause(name string) error {
-	err := os.Remove(h.pausedPath(name))
+func (h *hypervisor) unpause(name string) error { return endPaused(h.shared, h.name, name) }
+
+func endPaused(shared, host, name string) error {
+	err := os.Remove(pausedPath(shared, host, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -171,26 +175,11 @@ func (h *hypervisor) DiscardSuspended(ctx context.Context, name string) error {
 	})
 }
 
-// endPaused ends that a copy is paused on a host, if there is one.
-func (f *aFleet) endPaused(host, name string) error {
-	path := filepath.Join(f.shared, "paused", name)
-	if of, err := os.ReadFile(path); err != nil || string(of) != host {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		return err
-	}
-	return os.Remove(path)
-}
-
-// stillPaused names a VM that is paused; empty: none is.
+// stillPaused returns the name of a VM that is paused; empty if no VM is.
 func stillPaused(shared string) (string, error) {
-	files, err := os.ReadDir(filepath.Join(shared, "paused"))
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(files) == 0 {
-		return "", nil
-	}
-	if err != nil {
+	files, err := filepath.Glob(pausedPath(shared, "*", "*"))
+	if err != nil || len(files) == 0 {
 		return "", err
 	}
-	return files[0].Name(), nil
+	return filepath.Base(files[0]), nil
 }
