@@ -150,6 +150,11 @@ func (h *Host) HiddenBy() []Gap {
 	return all
 }
 
+// ComesOrGoes reports whether the host was observed while a guest was starting, rebooting or ending.
+func (h *Host) ComesOrGoes(guest string) bool {
+	return slices.ContainsFunc(h.Gaps, func(g Gap) bool { return g.Kind == GuestGone && g.Object == GuestRef(guest) })
+}
+
 // RoomHiddenBy returns the gaps that make the free resources unknown: those that
 // can hide guests, and reservations that cannot be read.
 func (h *Host) RoomHiddenBy() []Gap {

@@ -54,7 +54,13 @@ func bootXenWith(t *testing.T, files map[string]string) *labHost {
 	if err := h.AddGuest(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return &labHost{Host: h, ctx: context.Background()}
+	l := &labHost{Host: h, ctx: context.Background()}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(l.run(t, "sh", "-c", "xl list -v; tail -n 30 /var/log/xen/xl-*.log; xl dmesg | tail -n 30").stdout)
+		}
+	})
+	return l
 }
 
 // writeXL writes the configuration of a guest, with more lines, to /run/NAME.cfg and returns the path.

@@ -102,7 +102,7 @@ func (d *decider) vm(v *fleet.VM) {
 	case d.outdated(v):
 		d.report(v, fleet.PhaseFailed, "the fleet wants an earlier state than the daemon has carried out already; "+
 			"change the VM in the fleet again", nil)
-	case !exists && d.comesOrGoes(v.Name), exists && g.UUID == "" && d.out.State.Known[v.Name].UUID != "":
+	case !exists && d.Host.ComesOrGoes(v.Name), exists && g.UUID == "" && d.out.State.Known[v.Name].UUID != "":
 		d.report(v, fleet.PhaseWorking, "it is starting, rebooting or ending", nil)
 		d.lookAgain(d.Now.Add(passing))
 	case !exists && len(hidden) > 0:
@@ -121,7 +121,7 @@ func (d *decider) vm(v *fleet.VM) {
 func (d *decider) left(v *fleet.VM) {
 	_, claimed := d.Host.Claim(v.Name)
 	g, exists := d.Host.Guest(v.Name)
-	if d.Busy[v.Name] || claimed || exists && g.Created() || d.comesOrGoes(v.Name) || len(d.Host.HiddenBy()) > 0 {
+	if d.Busy[v.Name] || claimed || exists && g.Created() || d.Host.ComesOrGoes(v.Name) || len(d.Host.HiddenBy()) > 0 {
 		return
 	}
 	delete(d.out.State.Known, v.Name)
@@ -130,13 +130,6 @@ func (d *decider) left(v *fleet.VM) {
 
 // passing is about how long a VM starts, reboots or ends.
 const passing = 2 * time.Second
-
-// comesOrGoes reports whether the host was observed while the VM was starting, rebooting or ending.
-func (d *decider) comesOrGoes(name string) bool {
-	return slices.ContainsFunc(d.Host.Gaps, func(g inventory.Gap) bool {
-		return g.Kind == inventory.GuestGone && g.Object == inventory.GuestRef(name)
-	})
-}
 
 // lookAgain has the host observed again at a time, at the latest.
 func (d *decider) lookAgain(at time.Time) {

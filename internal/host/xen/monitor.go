@@ -149,9 +149,9 @@ func (d *Driver) find(ctx context.Context, name string) (id int, uuid string, er
 // each VM between the two domains of a reboot. A domain that xl has made and of which it has no configuration ended
 // while the domains were listed, or is not complete.
 func (d *Driver) comingOrGoing(s *state) (gaps []inventory.Gap) {
-	passing := func(name string) {
+	passing := func(name, why string) {
 		gaps = append(gaps, inventory.Gap{Kind: inventory.GuestGone, Object: inventory.GuestRef(name), What: "the VM",
-			Why: "xl is starting, rebooting or ending it"})
+			Why: why})
 	}
 	programs, err := d.programs()
 	if err != nil {
@@ -165,12 +165,13 @@ func (d *Driver) comingOrGoing(s *state) (gaps []inventory.Gap) {
 		if whole || dom.ID == controlDomain || !dom.isUnfinished() && !watched[dom.Name] {
 			return false
 		}
-		passing(dom.Name)
+		passing(dom.Name, fmt.Sprintf("xl is starting or ending it: domain %d has state %s and no configuration",
+			dom.ID, dom.State))
 		return true
 	})
 	for _, name := range slices.Sorted(maps.Keys(awaited(programs, func(domain int) bool { return ids[domain] }))) {
 		if !names[name] {
-			passing(name)
+			passing(name, "it is rebooting, and xl is about to make it again")
 		}
 	}
 	return gaps

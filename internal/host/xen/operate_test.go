@@ -242,3 +242,20 @@ func TestUndo_RestoresBothAffinities(t *testing.T) {
 		})
 	}
 }
+
+// A VM that reboots while it starts is verified once xl has made it again.
+func TestCreate_WaitsForAVMThatReboots(t *testing.T) {
+	h, s := joined(t)
+	s.before = func(line string) {
+		if line == "xl list -c -n" && len(s.domains) == 2 {
+			s.reboots("web", 3)
+		}
+	}
+	c, err := h.Create(t.Context(), request(t, h, "name = \"web\"\nmemory = 192\nvcpus = 2\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.programs) != 1 || len(c.Truth.VCPUsByNode) == 0 {
+		t.Errorf("%d reboots, truth %+v: want one reboot and the vCPUs by node", len(s.programs), c.Truth)
+	}
+}
