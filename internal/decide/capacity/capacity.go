@@ -113,18 +113,22 @@ func Available(h *inventory.Host, p policy.Policy, ignore string) []Node {
 }
 
 // demand computes the demand on each node. A guest's demand is divided over its nodes
-// as its vCPUs are. The host's own is the rest of a node's load. held are the holdings without those of the guest named
+// as its vCPUs are; one that is shut off has none. The host's own is the rest of a node's load, beyond its housekeeping
+// CPUs. held are the holdings without those of the guest named
 // ignore.
 func demand(
 	h *inventory.Host, ignore string, held []inventory.Holding, rooms []Node, position map[topology.NodeID]int,
 ) {
-	total, measured := map[string]float64{}, map[string]float64{}
+	total, measured, waits := map[string]float64{}, map[string]float64{}, map[string]float64{}
 	for i := range h.Guests {
-		if l := h.Guests[i].Seen.Load; l != nil && l.IsValid() {
-			measured[h.Guests[i].Name] = l.Demand()
+		switch l := h.Guests[i].Seen.Load; {
+		case l != nil && l.IsValid():
+			measured[h.Guests[i].Name], waits[h.Guests[i].Name] = l.Demand(), l.Wait
+		case h.Guests[i].State == "shutoff":
+			measured[h.Guests[i].Name] = 0
 		}
 	}
-	if len(measured) == 0 && len(h.Load) == 0 {
+	if len(waits) == 0 && len(h.Load) == 0 {
 		for i := range rooms {
 			rooms[i].Demand = rooms[i].Load
 		}
@@ -136,7 +140,7 @@ func demand(
 	for i := range held {
 		total[held[i].Name] += held[i].VCPUs + float64(held[i].Exclusive.Len())
 	}
-	counted := handedOver(h, measured, position, len(rooms))
+	counted, waiting := handedOver(h, measured, position, len(rooms)), make([]float64, len(rooms))
 	for at := range held {
 		p := &held[at]
 		i, ok := position[p.Node]
@@ -147,6 +151,7 @@ func demand(
 		wants := run
 		if all, ok := measured[p.Name]; ok {
 			wants = min(all/total[p.Name], 1) * run
+			waiting[i] += waits[p.Name] / total[p.Name] * run
 		}
 		counted[i] += wants
 		if p.Name != ignore || ignore == "" {
@@ -157,12 +162,12 @@ func demand(
 	for _, l := range h.Load {
 		if i, ok := position[l.Node]; ok && l.IsValid() {
 			if rest[i] = l.CPU + l.Wait - counted[i]; known {
-				rest[i] = l.CPU - l.VCPUs
+				rest[i] = l.CPU - l.VCPUs + max(0, l.Wait-waiting[i])
 			}
 		}
 	}
 	for i, own := range HostWork(rest) {
-		rooms[i].Demand += own
+		rooms[i].Demand += max(0, own-float64(rooms[i].Housekeeping.Len())) // these CPUs are for it
 	}
 }
 

@@ -39,7 +39,8 @@ type verdict struct {
 	sharing, nodes int
 	cost           float64
 	overload       int // demand beyond the CPUs of nodes, in whole CPUs
-	parts, lone    int // lone ones have less than two vCPUs; counted if placing divides the guest
+	parts          int
+	lone, single   int // parts of less than two vCPUs, and of one; counted if placing divides the guest
 	// uneven says that placing sized the cells for their nodes: they come after equal
 	// ones with the same first figures.
 	uneven bool
@@ -95,7 +96,7 @@ func choose(all func(aim) []verdict) (verdict, bool) {
 	also := all
 	all = func(aim aim) []verdict { return append(also(aim), first) } // cells may have other sizes there
 	return pick(leastOverload, every, func(v verdict) verdict {
-		v.sharing += 2*v.overload + v.lone
+		v.sharing += 2*v.overload + v.single
 		return v
 	})
 }
@@ -202,6 +203,7 @@ func (o *oracle) price(homes []home) verdict {
 		v.parts = len(homes)
 		if o.divides && len(homes) > 1 && c.VCPUs < 2 {
 			v.lone++
+			v.single += c.VCPUs
 		}
 		v.overload += o.overload(h.run, c.VCPUs)
 		v.nodes++
@@ -320,8 +322,13 @@ func (o *oracle) guestDemand(i int) (node topology.NodeID, wants float64, exclus
 }
 
 // hostWork is how many CPUs the host itself uses on a node: what guests do not want of its load. On all nodes together
-// it uses no more than guests do not want of all loads.
+// it uses no more than guests do not want of all loads. Housekeeping CPUs are for it.
 func (o *oracle) hostWork(node topology.NodeID) float64 {
+	n := &o.host.Topology.Nodes[slices.IndexFunc(o.host.Topology.Nodes, func(n topology.Node) bool { return n.ID == node })]
+	return max(0, o.allHostWork(node)-float64(n.CPUs.Intersect(o.host.Topology.Housekeeping).Len()))
+}
+
+func (o *oracle) allHostWork(node topology.NodeID) float64 {
 	own, sum, positive := 0.0, 0.0, 0.0
 	for _, l := range o.host.Load {
 		rest := l.CPU + l.Wait

@@ -79,13 +79,13 @@ func (p *problem) overloadOf(n *nodeState, d *demand) int {
 
 // shortfall is the first figure of the objective for one cell: vCPUs that share a core
 // with another one of the guest. A search for the least overload also counts each vCPU
-// beyond the node's CPUs twice, since it has no CPU at all, and once a part with less
-// than two vCPUs: it waits for the other parts' memory.
+// beyond the node's CPUs twice, since it has no CPU at all, and once a part with a single
+// vCPU: it waits for the other parts' memory.
 func (p *problem) shortfall(n *nodeState, d *demand, cells int) int {
 	short := p.sharing(n, d)
 	if p.aim == leastOverload {
 		short += 2 * p.overloadOf(n, d)
-		if cells > 1 && d.vcpus < 2 && p.choosesCells() {
+		if cells > 1 && d.vcpus == 1 && p.choosesCells() {
 			short++
 		}
 	}

@@ -1,0 +1,54 @@
+package place
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// Saved inventories with measured loads on which earlier versions chose another node than an expert would.
+func TestPlace_SavedInventories(t *testing.T) {
+	for name, c := range map[string]struct {
+		vcpus  int
+		memory topology.Bytes // GiB
+		nodes  string
+	}{
+		// 6 threads of the host wait on node 0, whose vCPUs are measured.
+		"host-wait5": {2, 2, "1"},
+		"host-wait7": {2, 2, "1"},
+		// The host works on its housekeeping CPUs of node 0, and the others there are idle.
+		"hk-torn-remote": {6, 20, "0"},
+		"hk-host-work":   {6, 16, "0"},
+		// A VM with 8 vCPUs on node 0 is shut off.
+		"shutoff": {8, 20, "0"},
+		// Node 0 has room at 188 % of its CPUs, and nodes 2 and 3, which are near each other, are idle.
+		"one-vcpu-190": {1, 20, "2-3"},
+	} {
+		p, why, err := Place(Request{Host: saved(t, name), Spec: guest.Spec{Name: "new", VCPUs: c.vcpus, Memory: c.memory * gib}})
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if p.Nodes.String() != c.nodes {
+			t.Errorf("%s: nodes %v, want %s\n%s", name, p.Nodes, c.nodes, why.Text())
+		}
+	}
+}
+
+// saved reads an inventory of testdata/cases.
+func saved(t *testing.T, name string) *inventory.Host {
+	t.Helper()
+	f, err := os.Open(filepath.Join("testdata", "cases", name+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	h, err := inventory.Parse(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &h
+}
