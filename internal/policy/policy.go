@@ -113,10 +113,10 @@ const (
 	keepFreeMost       = topology.GiB
 )
 
-// maxWeight and maxOvercommit keep costs within the exact arithmetic of decide/cost.
+// maxWeight and MaxOvercommit keep costs within the exact arithmetic of decide/cost.
 const (
 	maxWeight     = 100.0
-	maxOvercommit = 64.0
+	MaxOvercommit = 64.0
 )
 
 // WithDefaults returns p with its zero fields replaced by the defaults. It
@@ -171,7 +171,7 @@ func (p Policy) MayGrow(size topology.Bytes) bool {
 func (p Policy) Validate() error {
 	var c checker
 	if p.Overcommit != 0 {
-		c.number("overcommit", p.Overcommit, 1, maxOvercommit)
+		c.number("overcommit", p.Overcommit, 1, MaxOvercommit)
 	}
 	oneOf(&c, "count", p.Count)
 	oneOf(&c, "prefer", p.Prefer)

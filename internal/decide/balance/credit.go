@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/numavisor/numavisor/internal/decide/capacity"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
@@ -38,6 +39,33 @@ func withCredit(h *inventory.Host, p policy.Policy) inventory.Host {
 		}
 	}
 	return host
+}
+
+// withCPUCredit returns a policy under which each node may have as many vCPUs for each shared CPU as
+// the fullest one has now. crowds is the exact rule.
+func withCPUCredit(h *inventory.Host, p policy.Policy) policy.Policy {
+	p = p.WithDefaults()
+	for _, n := range capacity.Available(h, p, "") {
+		if cpus := n.Shared.Len(); cpus > 0 {
+			p.Overcommit = max(p.Overcommit, n.Load/float64(cpus))
+		}
+	}
+	p.Overcommit = min(p.Overcommit, policy.MaxOvercommit)
+	return p
+}
+
+// crowds returns an error if a node has more vCPUs beyond the policy's limit after a move than before.
+func crowds(h, after *inventory.Host, p policy.Policy) error {
+	p = p.WithDefaults()
+	excess := func(n *capacity.Node) float64 { return n.Load - p.Overcommit*float64(n.Shared.Len()) }
+	before, then := capacity.Available(h, p, ""), capacity.Available(after, p, "")
+	for i := range then {
+		if n := &then[i]; excess(n) > max(0, excess(&before[i]))+slack {
+			return fmt.Errorf("node %d would have %.4g vCPUs on %d shared CPUs, and has %.4g; the limit is %v "+
+				"for each CPU", n.Node, n.Load, n.Shared.Len(), before[i].Load, p.Overcommit)
+		}
+	}
+	return nil
 }
 
 // lack returns how much more memory the holdings of a node promise than it has, and how much

@@ -81,10 +81,12 @@ func (m *model) markWaiting(g *subject, since time.Time, r Request, list []plan.
 	})
 }
 
-// counts reports whether a guest that was marked still has a reason to move.
+// counts reports whether a guest that was marked still has a reason to move. One that waits only a little has none
+// once an earlier move of the plan has helped it: how much it waits then should be measured first.
 func (m *model) counts(g *subject) bool {
 	if g.mild {
-		return m.waits(g) >= mildShare*m.policy.Balance.Clear*m.policy.Balance.Wait
+		b, waits := &m.policy.Balance, m.waits(g)
+		return waits >= mildShare*b.Clear*b.Wait && waits > (1-b.MinGain)*ratio(g.load.Wait, g.load.Demand())
 	}
 	return m.isDegraded(g, m.policy.Balance.Clear)
 }

@@ -266,7 +266,7 @@ func (m *model) saturates(g *subject, k int) bool {
 
 // addLayouts adds the layouts to which a guest could move. It uses the fewest
 // cells that fit and do not use up the memory bandwidth of their nodes, and only
-// layouts in which the fewest vCPUs share a core.
+// layouts in which the fewest vCPUs share a core, or no more than now.
 func (m *model) addLayouts(g *subject) {
 	type option struct {
 		homes   []topology.NodeID
@@ -297,6 +297,7 @@ func (m *model) addLayouts(g *subject) {
 		}
 	}
 	g.layouts = slices.Grow(g.layouts, len(options))
+	least = max(least, m.sharingNow(g))
 	for _, o := range options {
 		if o.sharing > least {
 			continue
@@ -340,6 +341,17 @@ func (m *model) largeEnough(g *subject, divided []part, homes []topology.NodeID)
 		}
 	}
 	return sharing, true
+}
+
+// sharingNow returns how many of a guest's vCPUs share a core on the nodes where they run.
+func (m *model) sharingNow(g *subject) (sharing int) {
+	if m.policy.Count != policy.CountCores {
+		return 0
+	}
+	for _, s := range g.layouts[0].on {
+		sharing += max(0, int(s.cpu*float64(g.spec.VCPUs)+0.5)-m.nodes[s.node].cores)
+	}
+	return sharing
 }
 
 // fitsNow reports whether the homes have enough CPUs and memory left for the
@@ -420,9 +432,13 @@ func (m *model) layoutOn(g *subject, homes []topology.NodeID) layout {
 // spread over the horizon in which the move must repay it, at the price of a CPU
 // that is lost all the time; and the page tables left behind.
 func (m *model) priceOfMove(g *subject, l *layout) float64 {
+	return cost.Waiting*m.copyingCPUs(g, l) + g.demand*cost.PageTables(l.tables)
+}
+
+// copyingCPUs is the CPU time that the copy for a layout takes, in CPUs over the horizon.
+func (m *model) copyingCPUs(g *subject, l *layout) float64 {
 	seconds := cost.MovingSeconds + l.copied*float64(g.resident)/m.copyRate
-	lost := cost.CopyingCPU(seconds, g.demand) / time.Duration(m.policy.Balance.Horizon).Seconds()
-	return cost.Waiting*lost + g.demand*cost.PageTables(l.tables)
+	return cost.CopyingCPU(seconds, g.demand) / time.Duration(m.policy.Balance.Horizon).Seconds()
 }
 
 // helpers returns how many CPUs are dedicated to a guest's emulator and I/O

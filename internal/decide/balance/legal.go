@@ -18,7 +18,7 @@ func SpecOf(g *inventory.Guest) guest.Spec { return specOf(g) }
 
 // Legal checks the placements of a move on a host as it is now. It checks each
 // guest with the other guests of the move on their target nodes. A node on which more
-// memory is promised than it has may stay so: it must not lack more than now. All
+// memory or CPUs are promised than it has may stay so: it must not lack more than now. All
 // guests of the move must be on the host. The error lists every broken rule; it wraps an
 // inventory.NodeLimitError if a cgroup above a guest excludes its new nodes.
 func Legal(h *inventory.Host, p policy.Policy, moves []plan.GuestMove) error {
@@ -27,7 +27,8 @@ func Legal(h *inventory.Host, p policy.Policy, moves []plan.GuestMove) error {
 	}
 	eased := withCredit(h, p)
 	host := After(&eased, moves)
-	return errors.Join(arrives(h, &eased, &host, p, moves), legalAfter(h, &host, p, moves))
+	return errors.Join(arrives(h, &eased, &host, p, moves), crowds(h, &host, p),
+		legalAfter(h, &host, withCPUCredit(h, p), moves))
 }
 
 // Fits is Legal without leniency: every promise must be met. It decides whether an

@@ -260,9 +260,9 @@ func (n *node) stays(roaming, room float64) float64 {
 	return roaming
 }
 
-// limit returns how many vCPUs may share a node's CPUs.
-func (m *model) limit(i int) float64 {
-	return m.policy.Overcommit * (m.nodes[i].cpus - m.usage[i].dedicated)
+// excess returns how many more vCPUs share a node's CPUs than the policy allows.
+func (m *model) excess(i int, a *usage) float64 {
+	return a.vcpus - m.policy.Overcommit*(m.nodes[i].cpus-a.dedicated)
 }
 
 // busy returns the share of a node's memory bandwidth in use, from the guests'
@@ -510,7 +510,7 @@ const slack = 1e-6
 
 // allowed reports whether a node's usage may change from before to the present
 // one. A node without new guests always may. Otherwise every guest must get the
-// CPUs and memory promised to it, or the node must lack no more of them than before;
+// CPUs and memory promised to it, or the node must lack no more of either than before;
 // and CPU use must not rise beyond the greatest of the policy's MaxNodeCPU, this
 // node's use when the plan began, and peak, the highest present use of the nodes
 // involved. CPU use does not count if no more waits than at a use of MaxNodeCPU.
@@ -519,7 +519,7 @@ func (m *model) allowed(i int, before *usage, peak float64) bool {
 	if a.homes == 0 {
 		return true
 	}
-	if a.vcpus > m.limit(i)+slack || !m.memoryAllowed(i, before) {
+	if m.excess(i, a) > max(0, m.excess(i, before))+slack || !m.memoryAllowed(i, before) {
 		return false
 	}
 	use := n.use(a)

@@ -6,10 +6,14 @@ import "math"
 // of the estimate.
 const minSaved = 0.01
 
+// soonRepaid is the part of the horizon in which a move that saves little must repay the CPU time of its copy: with the
+// default horizon in 45 s, before most loads change.
+const soonRepaid = 1.0 / 40
+
 // leastSaved returns how many CPUs changes must save to be worth making: the share
-// MinGain of the CPU demand whose memory they copy. Loads change, and a guest
-// that is copied for little may have to go back soon. Each move within the last day is
-// evidence of that, and doubles the share.
+// MinGain of the CPU demand whose memory they copy, or as much as soon repays the copy, if that is
+// less. Loads change, and a guest that is copied for little may have to go back soon. Each move within the last day is
+// evidence of that, and doubles the least.
 func (m *model) leastSaved(group []change) float64 {
 	least := 0.0
 	for _, c := range group {
@@ -19,7 +23,8 @@ func (m *model) leastSaved(group []change) float64 {
 		if l.homes != nil && m.nodeSet(l).Intersects(g.everLeft) {
 			evidence++
 		}
-		least += m.policy.Balance.MinGain * g.demand * l.copied * math.Exp2(float64(evidence))
+		worth := min(m.policy.Balance.MinGain*g.demand*l.copied, m.copyingCPUs(g, l)/soonRepaid)
+		least += worth * math.Exp2(float64(evidence))
 	}
 	return max(minSaved, least)
 }

@@ -36,8 +36,21 @@ func TestPlan_SavedInventories(t *testing.T) {
 		"cheapest-to-move": {map[string]string{"busy1": "1"}, 2 * gib},
 		"db-400G-far":      {map[string]string{"db": "1", "blk": "0"}, 80 * gib},
 		"needless-move":    {map[string]string{"g05": "2", "g06": "0", "g07": "2", "g08": "1"}, 21 * gib},
-		"overpromised-20G": {map[string]string{"ours": "1"}, 0},
-		"overpromised-40G": {map[string]string{"ours": "1"}, 0},
+		// A VM without cells is wider than a node's cores: it shares them on one node already.
+		"smt-wide-remote-off": {map[string]string{"wide": "1"}, 0},
+		"smt-wide-crowded":    {map[string]string{"wide": "1"}, 8 * gib},
+		"smt-wide-partial":    {map[string]string{"wide": "0"}, 3 * gib},
+		// 24 vCPUs are promised on each node of 8 CPUs, before and after.
+		"overpromised-vcpus-crossed": {map[string]string{"x0": "1", "x1": "0"}, 0},
+		// A move that soon repays its copy is worth it, whatever share of the demand it saves; the
+		// cheapest one relieves all.
+		"mild-big-and-idlegiant": {map[string]string{"a": "1"}, 2 * gib},
+		"mild-6":                 {map[string]string{"w0": "1"}, 3 * gib},
+		"mild-alone-host-work":   {map[string]string{"a": "1"}, 2 * gib},
+		"cheap-fetch-1g":         {map[string]string{"web": "0"}, gib},
+		"br2003-4-4":             {map[string]string{"v1": "3"}, 2 * gib},
+		"overpromised-20G":       {map[string]string{"ours": "1"}, 0},
+		"overpromised-40G":       {map[string]string{"ours": "1"}, 0},
 	} {
 		round, err := Plan(Request{Host: saved(t, name), Now: noon, Lasting: true})
 		if err != nil {

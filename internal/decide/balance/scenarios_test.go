@@ -167,7 +167,7 @@ func TestPlan_FetchesMemoryWhenOtherNodeIsBusy(t *testing.T) {
 // not pay; copying far's memory to the node where it runs does.
 func TestPlan_FetchesMemoryWhereAnExchangeDoesNotPay(t *testing.T) {
 	h := machine("nodes:2 cores:4 memory:16G distances:10,31")
-	add(h, vm{name: "busy", vcpus: 4, memory: 3 * gib, cpus: on(0), used: 4})
+	add(h, vm{name: "busy", vcpus: 4, memory: 7 * gib, cpus: on(0), used: 4})
 	add(h, vm{name: "far", vcpus: 1, memory: 9 * gib, cpus: on(1), memOn: bytesOn(0, 9*gib), used: 0.5})
 	round := planned(t, h, policy.Policy{})
 	if len(round.Moves) != 1 || len(round.Moves[0].Guests) != 1 || !goesTo(round, "far").Contains(1) {

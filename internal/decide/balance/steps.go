@@ -2,6 +2,7 @@ package balance
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -387,7 +388,7 @@ func (p *planner) advised(group []change) bool {
 // moves, and the reason if a rule forbids them.
 func (p *planner) placeGroup(group []change) (inventory.Host, []plan.GuestMove, string) {
 	host, credit := p.host, withCredit(&p.host, p.model.policy)
-	eased := credit
+	eased, lenient := credit, withCPUCredit(&p.host, p.model.policy)
 	removed := make([]inventory.Guest, len(group))
 	for i, c := range group {
 		host, removed[i] = without(host, p.model.guests[c.guest].name())
@@ -400,7 +401,7 @@ func (p *planner) placeGroup(group []change) (inventory.Host, []plan.GuestMove, 
 	for i, c := range group {
 		g := &p.model.guests[c.guest]
 		l := &g.layouts[c.layout]
-		r := place.Request{Host: &eased, Spec: g.spec, Policy: p.model.policy}
+		r := place.Request{Host: &eased, Spec: g.spec, Policy: lenient}
 		placed, err := place.On(r, l.homes)
 		if l.apart {
 			placed, err = placeApart(r, l.homes, g.seen.Seen.MemoryByNode)
@@ -422,11 +423,12 @@ func (p *planner) placeGroup(group []change) (inventory.Host, []plan.GuestMove, 
 	}
 	for i, c := range group {
 		spec := p.model.guests[c.guest].spec
-		if broken := check.Placement(&eased, p.model.policy, spec, moves[i].Placement); len(broken) > 0 {
+		if broken := check.Placement(&eased, lenient, spec, moves[i].Placement); len(broken) > 0 {
 			return host, nil, check.Error(spec.Name, broken).Error()
 		}
 	}
-	if err := arrives(&p.host, &credit, &host, p.model.policy, moves); err != nil {
+	err := errors.Join(arrives(&p.host, &credit, &host, p.model.policy, moves), crowds(&p.host, &host, p.model.policy))
+	if err != nil {
 		return host, nil, err.Error()
 	}
 	return host, moves, ""

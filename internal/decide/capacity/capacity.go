@@ -30,6 +30,8 @@ type Node struct {
 	// Demand is how many shared CPUs other guests and the host want: as measured, or
 	// the number of vCPUs of a guest that was not measured.
 	Demand float64 `json:"-"`
+	// Traffic is how much of the node's memory bandwidth other guests use, in MB (10^6 bytes) a second, as measured.
+	Traffic float64 `json:"-"`
 
 	Memory   topology.Bytes `json:"memory_bytes"`
 	KeepFree topology.Bytes `json:"keep_free_bytes"`
@@ -102,6 +104,7 @@ func Available(h *inventory.Host, p policy.Policy, ignore string) []Node {
 		}
 	}
 	demand(h, ignore, all, rooms, position)
+	traffic(h, ignore, rooms, position)
 	given := givenBack(h, ignore)
 	known := freeKnown(&h.Topology)
 	for i := range rooms {
@@ -123,9 +126,12 @@ func demand(
 	for i := range h.Guests {
 		switch l := h.Guests[i].Seen.Load; {
 		case l != nil && l.IsValid():
-			measured[h.Guests[i].Name], waits[h.Guests[i].Name] = l.Demand(), l.Wait
+			// A node's waiting has the time in which its guests' quotas throttled them, too.
+			measured[h.Guests[i].Name], waits[h.Guests[i].Name] = l.Demand(), l.Wait+l.Throttled
 		case h.Guests[i].State == "shutoff":
-			measured[h.Guests[i].Name] = 0
+			if _, starts := h.Claim(h.Guests[i].Name); !starts {
+				measured[h.Guests[i].Name] = 0
+			}
 		}
 	}
 	if len(waits) == 0 && len(h.Load) == 0 {
@@ -162,12 +168,28 @@ func demand(
 	for _, l := range h.Load {
 		if i, ok := position[l.Node]; ok && l.IsValid() {
 			if rest[i] = l.CPU + l.Wait - counted[i]; known {
-				rest[i] = l.CPU - l.VCPUs + max(0, l.Wait-waiting[i])
+				rest[i] = l.CPU - l.VCPUs + l.Wait - waiting[i]
 			}
 		}
 	}
 	for i, own := range HostWork(rest) {
 		rooms[i].Demand += max(0, own-float64(rooms[i].Housekeeping.Len())) // these CPUs are for it
+	}
+}
+
+// traffic computes the traffic to the memory of each node. A guest's is divided as its memory is.
+func traffic(h *inventory.Host, ignore string, rooms []Node, position map[topology.NodeID]int) {
+	for i := range h.Guests {
+		g := &h.Guests[i]
+		l, all := g.Seen.Load, float64(g.Seen.MemoryByNode.Total())
+		if l == nil || !l.IsValid() || all == 0 || ignore != "" && g.Name == ignore {
+			continue
+		}
+		for node, bytes := range g.Seen.MemoryByNode {
+			if at, ok := position[node]; ok {
+				rooms[at].Traffic += l.MemoryMBps * float64(bytes) / all
+			}
+		}
 	}
 }
 

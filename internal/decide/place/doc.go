@@ -10,14 +10,14 @@
 //     measured (package capacity). To avoid overload, the guest may use more
 //     nodes, but only in parts of two vCPUs and more. If every such placement
 //     overloads a node, figures 1 and 2 are one sum: a vCPU of overload counts 2, a
-//     shared core 1, and each of several parts with less than two vCPUs 1;
+//     shared core 1, and each of several parts with a single vCPU 1;
 //  2. sharing: vCPUs that would have to share a core with another of the same
 //     guest because a node has fewer usable cores than the cell has vCPUs.
 //     Capacity comes before locality. Not counted where the policy counts
 //     threads, or the guest asks for siblings together;
 //  3. the number of nodes;
-//  4. the cost, a weighted sum of access, load, stranding, devices, caches and
-//     page pool growth: package cost.
+//  4. the cost, a weighted sum of access, other guests' traffic to the same memory,
+//     load, stranding, devices, caches and page pool growth: package cost.
 //
 // # Room for other guests
 //

@@ -193,6 +193,7 @@ func (o *oracle) price(homes []home) verdict {
 			v.cost += vcpus * share * w.Latency * (o.latency(h.run, other.mem) - 1)
 			v.cost += vcpus * share * w.Bandwidth * (o.bandwidth(h.run, other.mem) - 1)
 		}
+		v.cost += memory * w.Bandwidth * math.Pow(o.traffic(h.mem)/localMBps, 2)
 		cpu, mem := o.cpuUse(h.run, c.VCPUs), o.memoryUse(h.mem, c.Memory)
 		demand := o.cpuDemand(h.run, c.VCPUs)
 		load := w.Load * (vcpus*o.cpuLoad(demand) + memory*o.memoryLoad(mem)) / 2
@@ -310,6 +311,18 @@ func (o *oracle) cpuDemand(at, vcpus int) float64 {
 	return (shared + float64(exclusive.Intersect(guests).Len())) / float64(guests.Len())
 }
 
+// traffic is what guests read and write on a node, in MB a second; 0 where no bandwidth was measured.
+func (o *oracle) traffic(at int) (mbps float64) {
+	for i := range o.host.Guests {
+		g := &o.host.Guests[i]
+		there := g.Seen.MemoryByNode[o.host.Topology.Nodes[at].ID] > 0
+		if l := g.Seen.Load; l != nil && o.host.Topology.Measured != nil && there {
+			mbps += l.MemoryMBps
+		}
+	}
+	return mbps
+}
+
 // guestDemand is how many CPUs a guest wants, and on which node: each guest of the oracle's is on one.
 func (o *oracle) guestDemand(i int) (node topology.NodeID, wants float64, exclusive topology.CPUSet) {
 	g := &o.host.Guests[i]
@@ -375,7 +388,9 @@ func (o *oracle) drawLoads(t *rapid.T) {
 	figure := func(what string, most float64) float64 { return rapid.Float64Range(0, most).Draw(t, what) }
 	for i := range o.host.Guests {
 		if rapid.Bool().Draw(t, "measured guest") {
-			o.host.Guests[i].Seen.Load = &inventory.GuestLoad{CPU: figure("CPU", 4), Wait: figure("wait", 1)}
+			g := &o.host.Guests[i]
+			g.Seen.Load = &inventory.GuestLoad{CPU: figure("CPU", 4), Wait: figure("wait", 1), MemoryMBps: figure("MB/s", localMBps)}
+			g.Seen.MemoryByNode = topology.MemoryByNode{g.Placement.Reservations[0].Node: 1 << 20}
 		}
 	}
 	if rapid.Bool().Draw(t, "measured nodes") {

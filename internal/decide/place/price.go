@@ -43,7 +43,8 @@ func (p *problem) terms(s slot, d *demand, cells int) cost.Terms {
 	l := &p.list
 	own := d.cpuShare * d.memoryShare
 	t[cost.Latency] = l.Price(cost.Latency, own*(p.access.Latency(s.cpu, s.mem)-1))
-	t[cost.Bandwidth] = l.Price(cost.Bandwidth, own*(p.access.Bandwidth(s.cpu, s.mem)-1))
+	t[cost.Bandwidth] = l.Price(cost.Bandwidth,
+		own*(p.access.Bandwidth(s.cpu, s.mem)-1)+d.memoryShare*cost.Contention(mem.busy))
 
 	cpus := d.vcpus + d.helpers
 	if p.spec.CPU.Binding == guest.CPUExclusive {

@@ -48,6 +48,7 @@ type nodeState struct {
 	shared  int             // CPUs that guests share, regardless of the limits
 	all     int             // all CPUs except housekeeping
 	before  cost.Use
+	busy    float64               // share of the memory bandwidth that other guests use; 0: not measured
 	free    []core                // for exclusive CPUs; nil unless requested
 	picks   map[[2]int]pickedCPUs // by vCPUs and helpers, see pickFor
 	// vacancies of the node before placing, and of its neighbours, see addVacancies
@@ -172,6 +173,9 @@ func (p *problem) addNodes(rooms []capacity.Node) {
 		}
 		n.cpus = n.usable.Len()
 		n.before = n.use(0, 0)
+		if mbps, ok := t.Bandwidth(n.node.ID, n.node.ID); ok && mbps > 0 {
+			n.busy = n.room.Traffic / mbps
+		}
 		p.nodes[i] = n
 	}
 	p.countCores()

@@ -25,6 +25,8 @@ func TestPlace_SavedInventories(t *testing.T) {
 		"hk-host-work":   {6, 16, "0"},
 		// A VM with 8 vCPUs on node 0 is shut off.
 		"shutoff": {8, 20, "0"},
+		// VMs use 39 of the 40 GB/s of node 0's memory.
+		"bw-saturated": {4, 4, "1"},
 		// Node 0 has room at 188 % of its CPUs, and nodes 2 and 3, which are near each other, are idle.
 		"one-vcpu-190": {1, 20, "2-3"},
 	} {

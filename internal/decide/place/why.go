@@ -176,7 +176,14 @@ func (p *problem) note(term cost.Term, sol *solution) string {
 	case cost.Latency:
 		return p.farthest(sol.slots)
 	case cost.Bandwidth:
-		return p.narrowest(sol.slots)
+		text, busiest := p.narrowest(sol.slots), 0.0
+		for _, s := range sol.slots {
+			busiest = max(busiest, p.nodes[s.mem].busy)
+		}
+		if busiest > 0 {
+			text += fmt.Sprintf("; others use up to %.0f %% of it", 100*busiest)
+		}
+		return text
 	case cost.Load:
 		var run, mem float64
 		for i, c := range sol.cells {
