@@ -27,6 +27,8 @@ type agent struct {
 	restless guest.VCPUs
 	last     demand
 	irqs     time.Time // when the interrupts were last read
+	// limited is since when parked vCPUs are no partitions.
+	limited map[int]time.Time
 	// untidy says that interrupts and workqueues do not follow the vCPUs in use yet: see tidy.
 	untidy bool
 	log    func(format string, args ...any)
@@ -37,7 +39,8 @@ func newAgent(k kernel, wait func(time.Duration), log func(format string, args .
 	if err != nil || len(id) < 8 {
 		return nil, fmt.Errorf("reading the guest's boot_id: %w", errors.Join(err, errors.New("/proc is incomplete")))
 	}
-	a := &agent{k: k, parker: newParker(k, wait), meter: meter{k: k}, boot: id[:8], log: log}
+	a := &agent{k: k, parker: newParker(k, wait), meter: meter{k: k}, boot: id[:8], log: log,
+		limited: map[int]time.Time{}}
 	if text, err := k.read(epochFile); err == nil {
 		a.epoch, _ = strconv.ParseUint(text, 10, 53)
 	}
@@ -82,28 +85,25 @@ func (a *agent) enforce() {
 		}
 		return
 	}
-	means := a.parker.means
-	if err := a.parker.park(present.Without(used)); err != nil {
+	means, apart := a.parker.means, a.parker.apart
+	if err := a.parker.park(present, before, present.Without(used)); err != nil {
 		a.log("vCPUs %v: %v", present.Without(used), err)
 	}
 	if a.parker.means != means {
 		a.log("vCPUs are parked by means %q from here on", a.parker.means)
 	}
-	_, parked, err := a.parker.state()
-	if err != nil {
-		a.log("the state of the vCPUs is unknown: %v", err)
-		return
-	}
+	parked := a.parker.parked
 	a.untidy = true
-	a.wake(before.Without(parked))
+	a.wake(before.Without(parked).And(apart))
 	a.restless = a.restless.And(parked)
 	if released := parked.Without(before); released != (guest.VCPUs{}) {
 		a.restless = a.restless.Or(a.parker.settle(released, used))
 	}
 }
 
-// wake runs this thread on each vCPU that has come back. A vCPU that went idle without scheduling domains is not among
-// the idle ones that get work, until it has run something; then it looks for waiting threads itself.
+// wake runs this thread on each vCPU that has come back from a partition. A vCPU that went idle without scheduling
+// domains is not among the idle ones that get work, until it has run something; then it looks for waiting threads
+// itself.
 func (a *agent) wake(returned guest.VCPUs) {
 	if returned == (guest.VCPUs{}) {
 		return
@@ -127,8 +127,13 @@ func (a *agent) tidy() {
 // timers of a vCPU that nothing else uses take far less.
 const runsAnyway = 0.25
 
-// irqsEvery is the time between two readings of all interrupts: devices come and go.
-const irqsEvery = 10 * time.Second
+const (
+	// irqsEvery is the time between two readings of all interrupts and cgroups: they come and go.
+	irqsEvery = 10 * time.Second
+	// apartAfter is how long a vCPU is parked until it becomes a partition. To make and to end one takes longer than to
+	// limit programs.
+	apartAfter = time.Second
+)
 
 // measure takes the mean demand since the last time.
 func (a *agent) measure(now time.Time) error {
@@ -145,11 +150,44 @@ func (a *agent) measure(now time.Time) error {
 		}
 	}
 	a.enforce()
+	a.setApart(now)
 	if now.Sub(a.irqs) >= irqsEvery {
 		a.irqs = now
 		a.parker.readIRQs()
+		a.parker.renew()
+		if err := a.parker.checkApart(); err != nil {
+			a.log("%v; the agent makes it again", err)
+		}
 	}
 	return nil
+}
+
+// setApart makes partitions of the vCPUs that are parked by limits of programs alone, once one of them has been so for
+// a while.
+func (a *agent) setApart(now time.Time) {
+	limited := a.parker.limited // empty by other means than partitions
+	due := false
+	for id := range a.limited {
+		if !limited.Has(id) {
+			delete(a.limited, id)
+		}
+	}
+	for _, id := range limited.IDs() {
+		since, ok := a.limited[id]
+		if !ok {
+			a.limited[id] = now
+		}
+		due = due || ok && now.Sub(since) >= apartAfter
+	}
+	if !due {
+		return
+	}
+	a.parker.renew()
+	if err := a.parker.setApart(limited); err != nil {
+		a.parker.next()
+		a.log("setting vCPUs %v apart: %v; they are parked by means %q from here on", limited, err, a.parker.means)
+		a.enforce()
+	}
 }
 
 // report makes the next report, of vCPUs as the kernel has them now. The parameter now is the number

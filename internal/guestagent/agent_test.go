@@ -43,7 +43,10 @@ func TestEachKernelHasAMeans(t *testing.T) {
 		means  guest.Means
 		used   guest.VCPUs
 	}{
-		"Linux 6.1":               {func(*fake) {}, guest.Partition, guest.Of(0, 3)},
+		"Linux 6.1, no groups": {func(*fake) {}, guest.Partition, guest.Of(0, 3)},
+		"Linux 6.1, systemd": {func(f *fake) {
+			f.groups, f.agent = map[string]string{"system.slice": "", "init.scope": ""}, "system.slice"
+		}, guest.Partition, guest.Of(0, 3)},
 		"partitions are invalid":  {func(f *fake) { f.partitions = false }, guest.Offline, guest.Of(0, 3)},
 		"no cgroups":              {func(f *fake) { f.noGroups = true }, guest.Offline, guest.Of(0, 3)},
 		"no cgroups, no hotplug":  {func(f *fake) { f.noGroups, f.hotplug = true, false }, guest.None, guest.Of(0, 1, 2, 3)},
@@ -70,24 +73,195 @@ func TestEachKernelHasAMeans(t *testing.T) {
 	}
 }
 
-// A change is one write for each vCPU that changes, once its cgroup exists.
+// Without cgroups of programs, a change is one write for each vCPU that changes, once its cgroup exists.
 func TestAChangeIsOneWrite(t *testing.T) {
 	f := newFake(8)
 	a := start(t, f)
 	a.grant(grantOf(1, 0, 1, 5))
 	a.grant(grantOf(2, 0, 1, 2, 5))
+	if got, want := f.changes(func() {
+		a.grant(grantOf(3, 0, 1, 2))
+		a.grant(grantOf(4, 0, 1, 2, 7))
+	}), []string{systemRoot + partition + "5/cpuset.cpus=5", kindFile(5) + "=root", kindFile(7) + "=member"}; !slices.Equal(got, want) {
+		t.Errorf("writes %q, want %q", got, want)
+	}
+}
+
+// changes are the writes to cgroups that something makes.
+func (f *fake) changes(do func()) (all []string) {
 	f.writes = nil
-	a.grant(grantOf(3, 0, 1, 2))
-	a.grant(grantOf(4, 0, 1, 2, 7))
-	var changes []string
+	do()
 	for _, w := range f.writes {
 		if strings.Contains(w, "cpuset") {
-			changes = append(changes, w)
+			all = append(all, w)
 		}
 	}
-	want := []string{kindFile(5) + "=root", kindFile(7) + "=member"}
-	if changes[0] != systemRoot+partition+"5/cpuset.cpus=5" || !slices.Equal(changes[1:], want) {
-		t.Errorf("writes %q, want %q after the first use of vCPU 5", changes, want)
+	return all
+}
+
+// A change is one write for each cgroup with programs. The partition follows once the vCPU has been parked for a while,
+// and the thread of the agent is on the vCPU when it is made.
+func TestAPartitionFollowsTheLimitOfPrograms(t *testing.T) {
+	f := withPrograms(4)
+	f.groups["user.slice"] = "1-3" // as the administrator has set it
+	a := start(t, f)
+	if err := a.measure(time.Unix(0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	limits := func(system, user string) []string {
+		return []string{systemRoot + "/system.slice/cpuset.cpus=" + system, systemRoot + "/user.slice/cpuset.cpus=" + user}
+	}
+	if got, want := f.changes(func() { a.grant(grantOf(1, 0, 1, 3)) }), limits("0-1,3", "1,3"); !slices.Equal(sorted(got), want) {
+		t.Errorf("a grant writes %q, want %q", got, want)
+	}
+	lifted := append(limits("\n", "1-3"), limits("0-3", "")[0]) // the kernel refuses an empty list where programs are
+	if got := f.changes(func() { a.grant(grantOf(2, 0, 1, 2, 3)) }); !slices.Equal(sorted(got), sorted(lifted)) {
+		t.Errorf("the return of a vCPU writes %q, want %q", got, lifted)
+	}
+	a.grant(grantOf(3, 0, 1, 3))
+	for s := range 4 {
+		if err := a.measure(time.Unix(int64(s), 0)); err != nil {
+			t.Fatal(err)
+		}
+		if apart := f.apart() == guest.Of(2); apart != (s >= 1) {
+			t.Errorf("after %d s the vCPU is a partition: %t", s, apart)
+		}
+	}
+	if r := a.mustReport(t); r.Used != guest.Of(0, 1, 3) || f.kicked || f.at >= 0 || f.forPrograms() != r.Used {
+		t.Errorf("used %v, %v by programs; a parked vCPU is woken: %t; the agent is on vCPU %d", r.Used, f.forPrograms(),
+			f.kicked, f.at)
+	}
+	a.grant(grantOf(4, 0, 1, 2, 3))
+	if f.groups["system.slice"] != "0-3" || f.groups["user.slice"] != "1-3" || f.apart() != (guest.VCPUs{}) {
+		t.Errorf("with all vCPUs the limits are %q, and %v are partitions", f.groups, f.apart())
+	}
+}
+
+func sorted(all []string) []string {
+	slices.Sort(all)
+	return all
+}
+
+// A limit that the administrator sets while vCPUs are parked holds, for the next agent, too.
+func TestLimitsOfOthersHold(t *testing.T) {
+	f := withPrograms(4)
+	a := start(t, f)
+	a.grant(grantOf(1, 0, 1, 2))
+	a = start(t, f)
+	if r := a.mustReport(t); r.Used != guest.Of(0, 1, 2) {
+		t.Errorf("the next agent finds %v in use", r.Used)
+	}
+	f.groups["user.slice"] = "2-3"
+	a.irqs = time.Time{}
+	for s := range 3 {
+		if err := a.measure(time.Unix(int64(100+s), 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.grant(grantOf(2, 0, 1))
+	if got := f.groups["user.slice"]; got != "0-1" {
+		t.Errorf("a cgroup whose vCPUs are parked may use %q, want those that are left", got)
+	}
+	a.grant(grantOf(3, 0, 1, 2, 3))
+	if got := f.groups; got["user.slice"] != "2-3" || got["system.slice"] != "0-3" {
+		t.Errorf("with all vCPUs the limits are %q", got)
+	}
+}
+
+// later measures for some seconds, in which parked vCPUs become partitions, and cgroups are read again.
+func (a *agent) later(t *testing.T) {
+	t.Helper()
+	start := a.irqs.Add(20 * time.Second)
+	for s := range 4 {
+		if err := a.measure(start.Add(time.Duration(s) * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The administrator gives a cgroup a vCPU that is parked, or one just before a grant: the agent takes it out, and
+// leaves the list in the end.
+func TestLimitsChangeWhileVCPUsAreParked(t *testing.T) {
+	f := withPrograms(4)
+	a := start(t, f)
+	a.grant(grantOf(1, 0, 1, 2))
+	a.later(t)
+	f.groups["user.slice"] = "2-3"
+	f.kinds[3] = "root invalid (Cpu list in cpuset.cpus not exclusive)" // as the kernel does then
+	a.later(t)
+	if r := a.mustReport(t); r.Used != guest.Of(0, 1, 2) || r.Means != guest.Partition || f.apart() != guest.Of(3) {
+		t.Errorf("used %v by %q; partitions %v; limits %q", r.Used, r.Means, f.apart(), f.groups)
+	}
+	f.groups["system.slice"] = "1-2"
+	a.grant(grantOf(2, 0, 1))
+	a.grant(grantOf(3, 0, 1, 2, 3))
+	if got := f.groups; got["user.slice"] != "2-3" || got["system.slice"] != "1-2" {
+		t.Errorf("with all vCPUs the limits are %q", got)
+	}
+}
+
+// The list of a cgroup whose programs have ended keeps no vCPU from becoming a partition.
+func TestEmptyCgroupsHaveNoLimit(t *testing.T) {
+	f := withPrograms(4)
+	a := start(t, f)
+	a.grant(grantOf(1, 0, 1))
+	a.grant(grantOf(2, 0, 1, 2))
+	f.emptied = "user.slice"
+	a.grant(grantOf(3, 0))
+	a.later(t)
+	if r := a.mustReport(t); r.Means != guest.Partition || f.apart() != guest.Of(1, 2, 3) {
+		t.Errorf("means %q, partitions %v, limits %q", r.Means, f.apart(), f.groups)
+	}
+}
+
+// A kernel that makes no more partitions gets the next means: also what was a partition comes back.
+func TestPartitionsEnd(t *testing.T) {
+	f := withPrograms(4)
+	a := start(t, f)
+	a.grant(grantOf(1, 0, 1, 2))
+	a.later(t)
+	f.partitions = false
+	a.grant(grantOf(2, 0, 1))
+	a.later(t)
+	if r := a.mustReport(t); r.Used != guest.Of(0, 1) || r.Means != guest.Offline {
+		t.Errorf("used %v by %q", r.Used, r.Means)
+	}
+	a.later(t)
+	a.grant(grantOf(3, 0, 1, 2, 3))
+	if r := a.mustReport(t); r.Used != guest.Of(0, 1, 2, 3) || f.forPrograms() != r.Used {
+		t.Errorf("used %v by %q, by programs %v", r.Used, r.Means, f.forPrograms())
+	}
+}
+
+// A partition of something else in the guest stays, and its vCPU is in use.
+func TestPartitionsOfOthersStay(t *testing.T) {
+	f := withPrograms(4)
+	f.others = guest.Of(2)
+	a := start(t, f)
+	a.grant(grantOf(1, 0, 1, 2))
+	a.later(t)
+	a.grant(grantOf(2, 0, 1, 2, 3))
+	if r := a.mustReport(t); r.Used != guest.Of(0, 1, 2, 3) || r.Means != guest.Partition || f.others != guest.Of(2) {
+		t.Errorf("used %v by %q, partition of others %v; limits %q", r.Used, r.Means, f.others, f.groups)
+	}
+}
+
+// Programs that are in no cgroup get one. Kernel threads and the agent stay in the root.
+func TestProgramsInTheRootGetACgroup(t *testing.T) {
+	f := newFake(4)
+	f.files[limitsFile] = ""
+	f.files[systemRoot+"/cgroup.procs"] = "1\n2\n40\n50\n77\n"
+	f.files["/proc/1/stat"] = "1 (init) S 0 1 1 0 -1 4194560 0"
+	f.files["/proc/2/stat"] = "2 (kthreadd) S 0 0 0 0 -1 2129984 0"
+	f.files["/proc/50/stat"], f.files["/proc/self/stat"] = "50 (numavisor-guest) S 1 50 50 0 -1 4194304 0", "50 (numavisor-guest) S 1"
+	f.files["/proc/40/stat"] = "40 (a (b) S 1 40 40 0 -1 4194304 0"
+	a := start(t, f)
+	if got := f.files[systemRoot+"/cgroup.procs"]; got != "2\n50\n77\n" {
+		t.Errorf("left in the root are %q", got)
+	}
+	a.grant(grantOf(1, 0, 1))
+	if got := f.groups[ownPrograms]; got != "0-1" {
+		t.Errorf("the programs may use vCPUs %q", got)
 	}
 }
 
@@ -96,7 +270,12 @@ func TestAChangeIsOneWrite(t *testing.T) {
 func TestTheGreatestEpochHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFake(6)
+		if rapid.Bool().Draw(t, "groups") {
+			f = withPrograms(6)
+			f.groups["user.slice"] = rapid.SampledFrom([]string{"", "0-3", "5", "1,4"}).Draw(t, "limit")
+		}
 		f.partitions = rapid.Bool().Draw(t, "partitions")
+		now := time.Unix(0, 0)
 		a, err := newAgent(f, f.wait, t.Logf)
 		if err != nil {
 			t.Fatal(err)
@@ -114,9 +293,17 @@ func TestTheGreatestEpochHolds(t *testing.T) {
 			if g.Epoch >= newest.Epoch {
 				newest = g
 			}
+			now = now.Add(time.Duration(rapid.IntRange(0, 2).Draw(t, "seconds")) * time.Second)
+			if err := a.measure(now); err != nil {
+				t.Fatal(err)
+			}
 			r := a.mustReport(t)
-			if r.Epoch != newest.Epoch || r.Used != newest.VCPUs {
-				t.Fatalf("epoch %d: used %v; want epoch %d: %v", r.Epoch, r.Used, newest.Epoch, newest.VCPUs)
+			if r.Epoch != newest.Epoch || r.Used != newest.VCPUs || f.kicked {
+				t.Fatalf("epoch %d: used %v; want epoch %d: %v; a parked one is woken: %t", r.Epoch, r.Used, newest.Epoch,
+					newest.VCPUs, f.kicked)
+			}
+			if programs := f.forPrograms(); programs.Without(r.Used) != (guest.VCPUs{}) {
+				t.Fatalf("programs may use %v, and %v are in use", programs, r.Used)
 			}
 		}
 	})

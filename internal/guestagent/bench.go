@@ -31,27 +31,39 @@ func Bench(out io.Writer, rounds int) error {
 	last := guest.Of(ids[len(ids)-1])
 	for range rounds {
 		err := errors.Join(
-			b.change("partition", guest.Partition, resident, both),
-			b.change("offline, RCU expedited", guest.Offline, guest.VCPUs{}, last),
+			b.change("limit", guest.Partition, resident, both, false),
+			b.change("partition", guest.Partition, resident, both, true),
+			b.change("offline, RCU expedited", guest.Offline, guest.VCPUs{}, last, false),
+			b.limits(resident, both),
 			b.writes(resident, ids[len(ids)-1]))
 		if err != nil {
 			return err
 		}
 	}
-	p.means = guest.Partition
-	if err := p.park(guest.VCPUs{}); err != nil {
+	if err := b.now(guest.VCPUs{}); err != nil {
 		return err
 	}
+	write := func(means string) time.Duration {
+		return median(b.times["write of "+means+", park"]) + median(b.times["write of "+means+", return"])
+	}
+	defer func() {
+		_, _ = fmt.Fprintf(out, "limiting programs and back takes 1/%.0f of taking a CPU offline and online\n",
+			write("'online'").Seconds()/write("limits").Seconds())
+	}()
 	for _, name := range slices.Sorted(maps.Keys(b.times)) {
 		t := b.times[name]
-		slices.Sort(t)
+		t = slices.Sorted(slices.Values(t))
 		_, err := fmt.Fprintf(out, "%-36s median %8.3f ms  p99 %8.3f ms  (%d times)\n", name,
-			t[len(t)/2].Seconds()*1000, t[len(t)*99/100].Seconds()*1000, len(t))
+			median(t).Seconds()*1000, t[len(t)*99/100].Seconds()*1000, len(t))
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func median(times []time.Duration) time.Duration {
+	return slices.Sorted(slices.Values(times))[len(times)/2]
 }
 
 // bench collects times by what they are of.
@@ -60,10 +72,20 @@ type bench struct {
 	times map[string][]time.Duration
 }
 
-// change parks one set of vCPUs, and measures the change to a second one and back.
-func (b *bench) change(name string, means guest.Means, first, second guest.VCPUs) error {
+// now parks exactly these vCPUs by partition, whatever was parked before.
+func (b *bench) now(want guest.VCPUs) error {
 	b.means = guest.Partition
-	if err := b.park(first); err != nil {
+	present, parked, err := b.state()
+	if err != nil {
+		return err
+	}
+	return b.park(present, parked, want)
+}
+
+// change parks one set of vCPUs, and measures the change to a second one and back. The vCPUs that are parked by limits
+// of programs are set apart in between.
+func (b *bench) change(name string, means guest.Means, first, second guest.VCPUs, apart bool) error {
+	if err := b.now(first); err != nil {
 		return err
 	}
 	for _, c := range []struct {
@@ -72,8 +94,17 @@ func (b *bench) change(name string, means guest.Means, first, second guest.VCPUs
 	}{{name + ", park", second}, {name + ", return", first}} {
 		b.means = means
 		start := time.Now()
-		if err := b.park(c.want); err != nil {
+		present, parked, err := b.state()
+		if err != nil {
 			return err
+		}
+		if err := b.park(present, parked, c.want); err != nil {
+			return err
+		}
+		if apart && b.limited != (guest.VCPUs{}) {
+			if err := b.setApart(b.limited); err != nil {
+				return err
+			}
 		}
 		b.times[c.name] = append(b.times[c.name], time.Since(start))
 		if b.means != means {
@@ -83,13 +114,30 @@ func (b *bench) change(name string, means guest.Means, first, second guest.VCPUs
 	return nil
 }
 
+// limits measures the writes of the programs' limits alone.
+func (b *bench) limits(resident, both guest.VCPUs) error {
+	if err := b.now(resident); err != nil {
+		return err
+	}
+	for _, c := range []struct {
+		name   string
+		parked guest.VCPUs
+	}{{"write of limits, park", both}, {"write of limits, return", resident}} {
+		start := time.Now()
+		b.programs.limit(b.present, b.present.Without(c.parked))
+		b.times[c.name] = append(b.times[c.name], time.Since(start))
+	}
+	return nil
+}
+
 // writes measures what the kernel alone takes: the write that makes or ends
 // a partition, and of a vCPU's state as an operator writes it, without expedited RCU.
 func (b *bench) writes(resident guest.VCPUs, id int) error {
-	b.means = guest.Partition
-	if err := b.park(resident); err != nil {
+	if err := b.now(resident); err != nil {
 		return err
 	}
+	b.programs.limit(b.present, b.present.Without(resident).Without(guest.Of(id))) // else the kernel makes no partition
+	defer func() { b.programs.limit(b.present, b.present.Without(resident)) }()
 	kind, online := b.folder(id)+"/cpuset.cpus.partition", fmt.Sprintf("%scpu%d/online", cpuFolder, id)
 	for _, change := range []struct{ name, file, value string }{
 		{"write of a partition, park", kind, "root"}, {"write of a partition, return", kind, "member"},

@@ -3,7 +3,9 @@ package guestagent
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -34,6 +36,90 @@ type fake struct {
 	kicked bool
 	// others are vCPUs in a partition of something else in the guest.
 	others guest.VCPUs
+	// groups are cgroups with programs: the limit of each; empty: none. The agent is in the one of this name.
+	groups map[string]string
+	agent  string
+	// emptied is a cgroup whose programs have ended.
+	emptied string
+}
+
+// withPrograms is a guest whose programs are in cgroups, as systemd has them.
+func withPrograms(n int) *fake {
+	f := newFake(n)
+	f.groups, f.agent = map[string]string{"system.slice": "", "user.slice": ""}, "system.slice"
+	f.files[limitsFile] = ""
+	return f
+}
+
+// effective are the vCPUs that a cgroup may use.
+func (f *fake) effective(limit string) guest.VCPUs {
+	all := f.online().Without(f.apart()).Without(f.others)
+	if set, _ := guest.ParseList(limit); set.And(all) != (guest.VCPUs{}) {
+		return set.And(all)
+	}
+	return all
+}
+
+// forPrograms are the vCPUs that some program may use.
+func (f *fake) forPrograms() (s guest.VCPUs) {
+	if len(f.groups) == 0 {
+		return f.effective("")
+	}
+	for name, limit := range f.groups {
+		if name != f.emptied {
+			s = s.Or(f.effective(limit))
+		}
+	}
+	return s
+}
+
+// foreign is the cgroup of the partition of something else.
+const foreign = "machine.slice"
+
+// readGroup reads a file of a cgroup with programs.
+func (f *fake) readGroup(name string) (text string, ok bool) {
+	if path.Dir(name) == systemRoot+"/"+foreign && f.others != (guest.VCPUs{}) {
+		if path.Base(name) == "cpuset.cpus.partition" {
+			return "root", true
+		}
+		return f.others.String(), true
+	}
+	limit, ok := f.groups[path.Base(path.Dir(name))]
+	if !ok || path.Dir(path.Dir(name)) != systemRoot {
+		return "", false
+	}
+	switch path.Base(name) {
+	case "cpuset.cpus":
+		return limit, true
+	case "cpuset.cpus.partition":
+		return "member", true
+	case "cgroup.events":
+		if f.emptied == path.Base(path.Dir(name)) {
+			return "populated 0\nfrozen 0", true
+		}
+		return "populated 1\nfrozen 0", true
+	}
+	return f.effective(limit).String(), true
+}
+
+// limitGroup writes the limit of a cgroup. A partition must not have the CPUs of another cgroup's limit.
+func (f *fake) limitGroup(name, text string) (ok bool, err error) {
+	group := path.Base(path.Dir(name))
+	if _, ok = f.groups[group]; !ok || path.Base(name) != "cpuset.cpus" {
+		return false, nil
+	}
+	if strings.TrimSpace(text) == "" && f.groups[group] != "" && f.emptied != group {
+		return true, syscall.ENOSPC // it has programs
+	}
+	f.groups[group] = strings.TrimSpace(text)
+	set, _ := guest.ParseList(text)
+	if set.And(f.others) != (guest.VCPUs{}) {
+		f.others = guest.VCPUs{}
+	}
+	for _, id := range set.And(f.apart()).IDs() {
+		f.kinds[id] = "root invalid (Cpu list in cpuset.cpus not exclusive)"
+	}
+	return true, nil
 }
 
 func newFake(n int) *fake {
@@ -95,6 +181,9 @@ func (f *fake) read(name string) (string, error) {
 	case systemRoot + "/cpuset.cpus.effective":
 		return f.online().Without(f.apart()).Without(f.others).String(), nil
 	}
+	if text, ok := f.readGroup(name); ok {
+		return text, nil
+	}
 	var id int
 	if n, _ := fmt.Sscanf(name, systemRoot+partition+"%d/", &id); n == 1 && path.Base(name) == "cpuset.cpus.partition" {
 		if kind, ok := f.kinds[id]; ok {
@@ -111,6 +200,17 @@ func (f *fake) read(name string) (string, error) {
 
 func (f *fake) write(name, text string) error {
 	f.writes = append(f.writes, name+"="+text)
+	if ok, err := f.limitGroup(name, text); ok {
+		return err
+	}
+	if name == systemRoot+"/cgroup.procs" && text == "0" {
+		f.agent = ""
+		return nil
+	}
+	if pid, ok := strings.CutPrefix(name+"="+text, systemRoot+"/"+ownPrograms+"/cgroup.procs="); ok {
+		f.files[systemRoot+"/cgroup.procs"] = strings.Replace(f.files[systemRoot+"/cgroup.procs"], pid+"\n", "", 1)
+		return nil
+	}
 	var id int
 	if n, _ := fmt.Sscanf(name, systemRoot+partition+"%d/", &id); n == 1 {
 		return f.change(id, path.Base(name), text)
@@ -141,6 +241,14 @@ func (f *fake) change(id int, file, text string) error {
 	if file != "cpuset.cpus.partition" {
 		return nil
 	}
+	for _, limit := range f.groups {
+		if set, _ := guest.ParseList(limit); text == "root" && set.Has(id) {
+			text = "root invalid (Cpu list in cpuset.cpus not exclusive)"
+		}
+	}
+	if before := f.kinds[id]; text == "root" && strings.HasPrefix(before, "root invalid") {
+		text = before
+	}
 	if text == "root" && !f.partitions {
 		text = "root invalid (no reason)"
 	}
@@ -157,6 +265,9 @@ func (f *fake) mkdir(name string) error {
 	if f.noGroups {
 		return syscall.EROFS
 	}
+	if name == systemRoot+"/"+ownPrograms {
+		f.groups = map[string]string{ownPrograms: ""}
+	}
 	var id int
 	if n, _ := fmt.Sscanf(name, systemRoot+partition+"%d", &id); n == 1 && f.kinds[id] == "" {
 		f.kinds[id] = "member"
@@ -170,6 +281,9 @@ func (f *fake) list(folder string) ([]string, error) {
 		if folder == systemRoot {
 			names = append(names, fmt.Sprintf("%s%d", partition[1:], id))
 		}
+	}
+	if folder == systemRoot {
+		names = append(slices.AppendSeq(names, maps.Keys(f.groups)), foreign)
 	}
 	for name := range f.files {
 		if path.Dir(path.Dir(name)) == folder {
@@ -187,7 +301,7 @@ func (f *fake) moveThreads(from, _ guest.VCPUs) {
 }
 
 func (f *fake) stand(id int) {
-	if f.at = -1; !f.apart().Has(id) {
+	if f.at = -1; f.effective(f.groups[f.agent]).Has(id) {
 		f.at, f.unseen = id, f.unseen.Without(guest.Of(id))
 	}
 }

@@ -82,7 +82,7 @@ func (k *linux) read(path string) (string, error) {
 }
 
 func (*linux) write(path, text string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return err
 	}
@@ -207,13 +207,8 @@ func (k *linux) moveThreads(from, to guest.VCPUs) {
 // movable reports whether a line of /proc/PID/stat is that of a kernel thread whose
 // affinity may be changed.
 func movable(stat string) bool {
-	_, rest, ok := strings.Cut(stat, ") ") // the name before it may hold spaces
-	fields := strings.Fields(rest)
-	if !ok || len(fields) < 7 {
-		return false
-	}
-	flags, err := strconv.ParseUint(fields[6], 10, 64)
-	return err == nil && flags&kernelThread != 0 && flags&fixedThread == 0
+	flags, ok := taskFlags(stat)
+	return ok && flags&kernelThread != 0 && flags&fixedThread == 0
 }
 
 // mask writes a set as the kernel's masks are written: groups of 32 bits.

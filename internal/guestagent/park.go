@@ -27,9 +27,10 @@ type parker struct {
 	k     kernel
 	means guest.Means
 	// root is the folder of all cgroups; empty: there are no partitions. made are the vCPUs that have a cgroup for one,
-	// apart those of which the agent, or one before it, made a partition.
-	root        string
-	made, apart guest.VCPUs
+	// apart those of which the agent, or one before it, made a partition, and limited those that programs may not use.
+	root                 string
+	made, apart, limited guest.VCPUs
+	programs             programs
 	// present and parked are the vCPUs when they were last read.
 	present, parked guest.VCPUs
 	// irqs are the interrupts by number, as they were last read or written; nil: not yet.
@@ -63,19 +64,49 @@ func newParker(k kernel, wait func(time.Duration)) *parker {
 	if err != nil {
 		return p
 	}
-	ids := present.IDs()
 	p.root = root
-	for _, id := range ids {
+	for _, id := range present.IDs() {
 		if kind, err := k.read(p.folder(id) + "/cpuset.cpus.partition"); err == nil && kind == "root" {
 			p.apart.Add(id)
 		}
 	}
-	if p.group(ids[len(ids)-1]) == nil {
-		p.means = guest.Partition
-	} else {
-		p.root = ""
+	p.present, p.programs = present, programs{k: k, root: root}
+	p.programs.gather()
+	p.programs.find()
+	p.findLimited()
+	if err := p.tryApart(); err != nil {
+		p.leaveCgroups() // to the next means, also what an agent before this one left
+		return p
 	}
+	p.means = guest.Partition
+	p.programs.find()
 	return p
+}
+
+// findLimited finds the vCPUs that an agent before this one has not allowed to programs.
+func (p *parker) findLimited() {
+	online, err := p.set(cpuFolder + "online")
+	if in, ok := p.programs.inUse(); ok && err == nil {
+		p.limited = p.programs.allowed(p.present).And(online).Without(in).Without(p.apart)
+	}
+}
+
+// tryApart makes a partition of the last vCPU that is online, and ends it: then the kernel can. Where there is a
+// partition, it can.
+func (p *parker) tryApart() error {
+	online, err := p.set(cpuFolder + "online")
+	ids := online.IDs()
+	if err != nil || p.apart != (guest.VCPUs{}) || len(ids) < 2 {
+		return err
+	}
+	limited, last := p.limited, guest.Of(ids[len(ids)-1])
+	p.programs.limit(p.present, p.present.Without(limited).Without(last))
+	p.limited = limited.Or(last)
+	err = p.setApart(last)
+	err = errors.Join(err, p.k.write(p.folder(ids[len(ids)-1])+"/cpuset.cpus.partition", "member"))
+	p.apart, p.limited = guest.VCPUs{}, limited
+	p.programs.limit(p.present, p.present.Without(limited))
+	return err
 }
 
 // folder is that of a vCPU's partition.
@@ -99,8 +130,8 @@ func (p *parker) group(id int) error {
 	return nil
 }
 
-// state reads which vCPUs exist and which are parked, from the kernel: those that are offline, or
-// in a partition.
+// state reads which vCPUs exist and which are parked, from the kernel: those that are offline, in a partition, or not
+// allowed to programs.
 func (p *parker) state() (present, parked guest.VCPUs, err error) {
 	if present, err = p.set(cpuFolder + "present"); err != nil {
 		return present, parked, err
@@ -111,11 +142,13 @@ func (p *parker) state() (present, parked guest.VCPUs, err error) {
 	}
 	parked = present.Without(online)
 	if p.root != "" {
-		rest, err := p.set(p.root + "/cpuset.cpus.effective")
-		if err != nil {
-			return present, parked, err
+		in, ok := p.programs.inUse()
+		if !ok {
+			if in, err = p.set(p.root + "/cpuset.cpus.effective"); err != nil {
+				return present, parked, err
+			}
 		}
-		parked = parked.Or(p.apart.And(present).Without(rest))
+		parked = parked.Or(p.apart.Or(p.limited).And(present).Without(in))
 	}
 	p.present, p.parked = present, parked
 	return present, parked, nil
@@ -129,74 +162,118 @@ func (p *parker) set(path string) (guest.VCPUs, error) {
 	return guest.ParseList(text)
 }
 
-// park parks exactly these vCPUs, by the fastest means that works. A means that
-// fails is not tried again.
-func (p *parker) park(want guest.VCPUs) error {
-	present, parked, err := p.state()
-	if err != nil {
-		return err
-	}
-	if want = want.And(present); parked == want {
-		return nil
-	}
+// park parks exactly these vCPUs, of those present, by the fastest means that works. A means that
+// fails is not tried again. parked are the vCPUs that are parked now.
+func (p *parker) park(present, parked, want guest.VCPUs) error {
 	var errs []error
-	for {
+	for parked != want {
+		var err error
 		switch p.means {
 		case guest.Partition:
-			err = p.change(parked, want)
+			parked, err = p.change(present, parked, want)
 		case guest.Offline:
-			err = p.offline(present, want)
+			if err = p.offline(present, want); err == nil {
+				_, parked, err = p.state()
+			}
 		case guest.None, guest.Flip:
 			return errors.Join(errs...)
 		}
-		if err == nil {
-			if _, parked, err = p.state(); err == nil && parked == want {
-				return nil
-			}
-			err = errors.Join(err, fmt.Errorf("parked vCPUs %v, want %v", parked, want))
+		if err == nil && parked == want {
+			return nil
 		}
-		errs = append(errs, fmt.Errorf("%s: %w", p.means, err))
+		errs = append(errs, fmt.Errorf("%s: %w", p.means,
+			errors.Join(err, fmt.Errorf("parked vCPUs %v, want %v", parked, want))))
 		p.next()
 	}
+	return nil
 }
 
 // next chooses the means that is slower, and takes back what the present one did.
 func (p *parker) next() {
 	if p.means == guest.Partition {
-		for _, id := range p.apart.IDs() {
-			_ = p.k.write(p.folder(id)+"/cpuset.cpus.partition", "member") // else it shows as parked
-		}
+		p.leaveCgroups()
 		p.means = guest.Offline
 		return
 	}
 	p.means = guest.None
 }
 
-// change makes a partition of each vCPU that is to be parked, and ends those of the others.
+// leaveCgroups ends all partitions, and lifts all limits, for good.
+func (p *parker) leaveCgroups() {
+	for _, id := range p.present.IDs() {
+		_ = p.k.write(p.folder(id)+"/cpuset.cpus.partition", "member") // most have none
+	}
+	p.programs.limit(p.present, p.present)
+	p.root, p.apart, p.limited, p.programs = "", guest.VCPUs{}, guest.VCPUs{}, programs{}
+}
+
+// change lets programs use the other vCPUs alone, and returns those that are parked then. That is enough until set
+// apart makes partitions of them. A vCPU that programs can still use, since they are in no cgroup or are allowed no
+// other one, is set apart at once.
+func (p *parker) change(present, parked, want guest.VCPUs) (now guest.VCPUs, err error) {
+	for _, id := range p.apart.And(parked).Without(want).IDs() {
+		if err := p.k.write(p.folder(id)+"/cpuset.cpus.partition", "member"); err != nil {
+			return parked, err
+		}
+		p.apart = p.apart.Without(guest.Of(id))
+	}
+	p.programs.limit(present, present.Without(want))
+	p.limited = want.Without(p.apart).Without(p.programs.foreign)
+	if _, now, err = p.state(); err != nil || want.Without(now) == (guest.VCPUs{}) {
+		return now, err
+	}
+	p.renew()
+	if err := p.setApart(want.Without(now)); err != nil {
+		return now, err
+	}
+	_, now, err = p.state()
+	return now, err
+}
+
+// renew limits programs whose cgroups are new, or whose limits others have changed.
+func (p *parker) renew() {
+	p.programs.find()
+	p.programs.limit(p.present, p.present.Without(p.apart).Without(p.limited))
+}
+
+// setApart makes a partition of each of these vCPUs: then no program can use them, also not one whose cgroup is new.
 //
 // Each has one of its own, so that the kernel has no scheduling domain for it: else it would be one of the idle
 // CPUs that the kernel wakes to balance for busy ones, many times a second. This thread runs on the vCPU while it
 // parks it: the kernel decides whether a vCPU is one of those when it goes idle. The partition is not of kind
 // isolated, since kernels before 6.6 do not rebuild the domains of all when such a one changes.
-func (p *parker) change(parked, want guest.VCPUs) error {
-	for _, id := range parked.Without(want).IDs() {
-		if err := p.k.write(p.folder(id)+"/cpuset.cpus.partition", "member"); err != nil {
-			return err
-		}
-		p.apart = p.apart.Without(guest.Of(id))
-	}
+func (p *parker) setApart(ids guest.VCPUs) error {
 	defer p.k.leave()
-	for _, id := range want.Without(parked).IDs() {
+	for _, id := range ids.IDs() {
 		if err := p.group(id); err != nil {
 			return err
 		}
 		p.apart.Add(id)
 		p.k.stand(id)
-		if err := p.k.write(p.folder(id)+"/cpuset.cpus.partition", "root"); err != nil {
+		file := p.folder(id) + "/cpuset.cpus.partition"
+		if kind, err := p.k.read(file); err == nil && kind != "member" {
+			_ = p.k.write(file, "member") // an invalid one stays so if it is not ended first
+		}
+		if err := p.k.write(file, "root"); err != nil {
 			return err
 		}
+		p.limited = p.limited.Without(guest.Of(id))
 	}
-	return nil
+	return p.checkApart()
+}
+
+// checkApart reports partitions that are not in effect. Their vCPUs count as limited again.
+func (p *parker) checkApart() error {
+	var errs []error
+	for _, id := range p.apart.IDs() {
+		kind, err := p.k.read(p.folder(id) + "/cpuset.cpus.partition")
+		if err == nil && kind == "root" {
+			continue
+		}
+		p.apart, p.limited = p.apart.Without(guest.Of(id)), p.limited.Or(guest.Of(id))
+		errs = append(errs, errors.Join(err, fmt.Errorf("vCPU %d is no partition: its cgroup is %q", id, kind)))
+	}
+	return errors.Join(errs...)
 }
 
 // offline takes vCPUs offline and brings others online.

@@ -56,8 +56,10 @@ func Run(ctx context.Context, o Options) error {
 	if err := os.MkdirAll(filepath.Dir(epochFile), 0o755); err != nil {
 		return err
 	}
-	if f, err := os.OpenFile(epochFile, os.O_CREATE, 0o600); err == nil {
-		_ = f.Close()
+	for _, file := range []string{epochFile, limitsFile} {
+		if f, err := os.OpenFile(file, os.O_CREATE, 0o600); err == nil {
+			_ = f.Close()
+		}
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -179,6 +179,20 @@ func TestFilesThatStayOpen(t *testing.T) {
 	}
 }
 
+// A file that the agent writes again has nothing of what was in it: the limits of cgroups may be shorter.
+func TestFilesAreReplaced(t *testing.T) {
+	path, k := filepath.Join(t.TempDir(), "limits"), newLinux()
+	if err := os.WriteFile(path, []byte(`{"user.slice":"0-3"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.write(path, "{}"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := k.read(path); err != nil || got != "{}" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // Looks take at most a twentieth of a vCPU: where one takes 4 ms, the agent looks every 80 ms, and never less often
 // than twice for each report.
 func TestLooksAreAsRareAsTheirCostRequires(t *testing.T) {

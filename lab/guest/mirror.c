@@ -52,7 +52,7 @@
 #define MEMORY (4 << 20) /* bytes of each thread: no cache of the lab holds them */
 #define SPIN 1e-3        /* seconds */
 #define PARTITION "/sys/fs/cgroup/parked-by-hand/" /* the agent has others */
-#define IN_USE "/sys/fs/cgroup/cpuset.cpus.effective"
+#define PROGRAMS "/sys/fs/cgroup/numavisor-programs/" /* the agent moves all programs there */
 
 static double now(void)
 {
@@ -131,18 +131,37 @@ static void order_agent(const char *word)
     printf("AGENT %s\n", word);
 }
 
+/* The vCPUs of a list such as 1-3,5. */
+static unsigned long mask_of(const char *list)
+{
+    unsigned long mask = 0;
+    char copy[256];
+    snprintf(copy, sizeof copy, "%s", list);
+    for (char *part = strtok(copy, ",\n"); part; part = strtok(NULL, ",\n")) {
+        int from, to, n = sscanf(part, "%d-%d", &from, &to);
+        for (int i = from; n > 0 && i <= (n == 2 ? to : from) && i < 64; i++)
+            mask |= 1ul << i;
+    }
+    return mask;
+}
+
 static void park(const char *list)
 {
-    char now_parked[128] = "", path[128];
+    char now_parked[128] = "", path[128], rest[256] = "";
+    unsigned long parked = mask_of(list);
     for (int i = 0; i < 64; i++) { /* an agent that has been ended leaves its partitions */
         snprintf(path, sizeof path, "/sys/fs/cgroup/numavisor-parked-%d/cpuset.cpus.partition", i);
         put(path, "member");
         snprintf(path, sizeof path, "/sys/fs/cgroup/numavisor-parked-%d", i);
         rmdir(path);
     }
+    put(PARTITION "cpuset.cpus.partition", "member");
+    for (int i = 0; i < get_nprocs_conf() && i < 64; i++) /* and its limit, which the kernel does not let us clear */
+        if (!(parked >> i & 1))
+            snprintf(rest + strlen(rest), sizeof rest - strlen(rest), "%s%d", *rest ? "," : "", i);
+    put(PROGRAMS "cpuset.cpus", rest);
     put("/sys/fs/cgroup/cgroup.subtree_control", "+cpuset");
     mkdir(PARTITION, 0755);
-    put(PARTITION "cpuset.cpus.partition", "member");
     if (!strcmp(list, "none"))
         rmdir(PARTITION); /* its list would make the agent's partitions invalid */
     else {
@@ -293,21 +312,19 @@ static void together(int threads)
         wait_for(&workers[0], &left, &leader_asleep, 0, 1);
 }
 
-/* The vCPUs that are in partitions now: those that a list such as 1-3,5 does not name. */
+/* The vCPUs that are parked now: those that a list such as 1-3,5 does not name. */
 static unsigned long unused(void)
 {
     char list[256] = "";
-    unsigned long used = 0, all = get_nprocs_conf() >= 64 ? ~0ul : (1ul << get_nprocs_conf()) - 1;
-    FILE *l = fopen(IN_USE, "re");
+    unsigned long used, all = get_nprocs_conf() >= 64 ? ~0ul : (1ul << get_nprocs_conf()) - 1;
+    FILE *l = fopen(PROGRAMS "cpuset.cpus.effective", "re");
+    if (!l)
+        l = fopen("/sys/fs/cgroup/cpuset.cpus.effective", "re");
     if (l && !fgets(list, sizeof list, l))
         list[0] = 0;
     if (l)
         fclose(l);
-    for (char *part = strtok(list, ",\n"); part; part = strtok(NULL, ",\n")) {
-        int from, to, n = sscanf(part, "%d-%d", &from, &to);
-        for (int i = from; n > 0 && i <= (n == 2 ? to : from) && i < 64; i++)
-            used |= 1ul << i;
-    }
+    used = mask_of(list);
     return used ? all & ~used : 0;
 }
 
