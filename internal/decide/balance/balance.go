@@ -137,20 +137,22 @@ func (p *planner) blocked() []plan.Blocked {
 // reason returns why a guest stays: the layout that would help most has no room, or
 // the move that the search proposed was refused.
 func (p *planner) reason(guest int) string {
-	if why := p.obstacle(guest); why == noRoom {
+	why, room := p.obstacle(guest)
+	if !room {
 		return why
 	}
-	return cmp.Or(p.refused[p.model.guests[guest].name()], p.obstacle(guest))
+	return cmp.Or(p.refused[p.model.guests[guest].name()], why)
 }
 
 // obstacle returns what speaks against the layout that would help most if its price did
-// not count; "" if none would help.
-func (p *planner) obstacle(guest int) string {
+// not count; "" if none would help. room is false if its nodes have none.
+func (p *planner) obstacle(guest int) (why string, room bool) {
 	m, g := p.model, &p.model.guests[guest]
 	if g.fixed() {
-		return ""
+		return "", true
 	}
-	best, most, room := -1, enough, true
+	best, most := -1, enough
+	room = true
 	for l := range g.layouts {
 		rise, ok := m.tryOne(change{guest, l})
 		if helps := g.layouts[l].price - g.layout().price - rise; l != g.at && helps > most {
@@ -159,14 +161,14 @@ func (p *planner) obstacle(guest int) string {
 	}
 	switch {
 	case best < 0:
-		return ""
+		return "", true
 	case !room:
-		return noRoom
+		return m.shortage([]change{{guest, best}}), false
 	}
-	return p.refusal([]change{{guest, best}})
+	return p.refusal([]change{{guest, best}}), true
 }
 
 // relieved reports whether the moves of others have ended a guest's degradation.
 func (p *planner) relieved(g *subject) bool {
-	return p.model.ownCost(g) < g.initialCost*(1-p.model.policy.Balance.MinGain)
+	return p.model.ownCost(g) < g.initialCost*(1-p.model.policy.Balance.MinGain) && !p.model.counts(g)
 }

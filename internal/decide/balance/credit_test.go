@@ -65,7 +65,7 @@ func TestPlan_RepinsOnOverPromisedNodes(t *testing.T) {
 		}
 		round := planned(t, h, policy.Policy{})
 		if c.kind == "" {
-			if len(round.Moves) > 0 || len(round.Blocked) != 1 || round.Blocked[0].Why != noRoom {
+			if len(round.Moves) > 0 || len(round.Blocked) != 1 || round.Blocked[0].Kind != plan.BlockedRefused {
 				t.Errorf("%s: moves %v, blocked %+v", c.name, round.Moves, round.Blocked)
 			}
 			continue

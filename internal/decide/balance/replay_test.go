@@ -3,11 +3,14 @@ package balance
 import (
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -113,5 +116,22 @@ func TestPlan_LeavesWhatWasPlacedByMeasuredLoads(t *testing.T) {
 	if round := planned(t, h, policy.Policy{}); !got.Nodes.Equal(topology.SetOf[topology.NodeID](1)) ||
 		!goesTo(round, "new").IsEmpty() {
 		t.Errorf("placed on nodes %s\n%s", got.Nodes, round.Text())
+	}
+}
+
+// A VM that stays degraded has a reason, also if the moves of others help it; a reason says what is missing.
+func TestPlan_SavedReasons(t *testing.T) {
+	for name, c := range map[string]struct{ guest, why string }{
+		"omitted-reason": {"b", "its memory cannot move"},
+		"hugepage-lack":  {"a", "node 1 has too few free huge pages of 1 GiB"},
+	} {
+		round, err := Plan(Request{Host: saved(t, name), Now: noon, Lasting: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := slices.IndexFunc(round.Blocked, func(b plan.Blocked) bool { return b.Guest == c.guest })
+		if at < 0 || !strings.Contains(round.Blocked[at].Why, c.why) {
+			t.Errorf("%s: blocked are %+v, want %s: %s", name, round.Blocked, c.guest, c.why)
+		}
 	}
 }

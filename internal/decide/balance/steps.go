@@ -350,8 +350,6 @@ func (p *planner) applyMove(group []change, moves []plan.GuestMove) {
 	}
 }
 
-const noRoom = "a target node has too few CPUs or too little memory"
-
 // refusal returns why the budget or the benefit of a move does not permit it, or "".
 func (p *planner) refusal(group []change) string {
 	bytes := p.bytes(group)
@@ -364,7 +362,7 @@ func (p *planner) refusal(group []change) string {
 			p.budget.bytes)
 	}
 	if _, ok := p.model.try(group...); !ok {
-		return noRoom
+		return p.model.shortage(group)
 	}
 	benefit, price, relief := p.weigh(group, bytes)
 	return p.gate(group, benefit, price, relief)

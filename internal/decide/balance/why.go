@@ -2,6 +2,7 @@ package balance
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/numavisor/numavisor/internal/plan"
@@ -77,17 +78,24 @@ func (p *planner) why(group []change, r relief, benefit plan.Benefit, price plan
 	m.apply(group...)
 	for i := range m.nodes {
 		if was, ok := before[i]; ok && m.nodes[i].cpus > 0 && m.use(i) != was {
-			uses = append(uses, fmt.Sprintf("node %d %.0f -> %.0f %%", m.nodes[i].id, 100*was, 100*m.use(i)))
+			uses = append(uses, fmt.Sprintf("node %d %.0f -> %.0f %%", m.nodes[i].id, tidy(100*was),
+				tidy(100*m.use(i))))
 		}
 	}
 	m.apply(was...)
 	if len(uses) > 0 {
 		fmt.Fprintf(&b, "; CPU demand: %s", strings.Join(uses, ", "))
 	}
-	fmt.Fprintf(&b, "; saves %.3g CPUs lost to slow memory and %.3g CPUs of waiting", benefit.AccessCPUs,
-		benefit.WaitCPUs)
+	fmt.Fprintf(&b, "; saves %.3g CPUs lost to slow memory and %.3g CPUs of waiting", tidy(benefit.AccessCPUs),
+		tidy(benefit.WaitCPUs))
 	fmt.Fprintf(&b, "; %v", price)
 	return b.String()
+}
+
+// tidy removes the errors of rounding in sums, and the sign of a zero.
+func tidy(figure float64) float64 {
+	const exact = 1e6
+	return math.Round(figure*exact)/exact + 0
 }
 
 func (m *model) memoryOf(l *layout) string {
