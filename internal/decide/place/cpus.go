@@ -64,11 +64,13 @@ func (k *picked) count() int { return len(k.vcpus) + len(k.helpers) + k.idle.Len
 type bunch struct {
 	cores []core
 	room  int // vCPUs it can take
+	whole int // cores of which no guest has a CPU, where each vCPU gets a core
 }
 
 // pick chooses vcpus CPUs for a cell, in as few last-level caches as possible, and
 // then the helper CPUs; ok is false where the node has too few. The last of the
-// required caches is the one with the least room left over.
+// required caches is the one with the least room left over, of those with a core for each vCPU that shares
+// none with another guest, if there are any.
 func (n *nodeState) pick(vcpus, helpers int, smt guest.SMTPolicy) (k picked, ok bool) {
 	if vcpus > 0 {
 		spare := smt == guest.SMTAny && vcpus <= len(n.free) // a core for each vCPU
@@ -114,13 +116,16 @@ func bunches(free []core, smt guest.SMTPolicy, spare bool) []bunch {
 		}
 		all[i].cores = append(all[i].cores, c)
 		all[i].room += room
+		if spare && c.full {
+			all[i].whole++
+		}
 	}
 	slices.SortStableFunc(all, func(a, b bunch) int { return cmp.Compare(b.room, a.room) })
 	return all
 }
 
 // choose returns the fewest bunches with room for vcpus: the roomiest ones, and as
-// the last one the tightest that still has room for the remaining vCPUs.
+// the last one the tightest that still has room for the remaining vCPUs, at best on whole cores.
 func choose(all []bunch, vcpus int) []bunch {
 	var chosen []bunch
 	for i := range all {
@@ -131,7 +136,8 @@ func choose(all []bunch, vcpus int) []bunch {
 		}
 		last := i
 		for j := i + 1; j < len(all) && all[j].room >= vcpus; j++ {
-			if all[j].room < all[last].room {
+			isolates, did := all[j].whole >= vcpus, all[last].whole >= vcpus
+			if isolates && !did || isolates == did && all[j].room < all[last].room {
 				last = j
 			}
 		}

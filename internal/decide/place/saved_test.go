@@ -40,6 +40,19 @@ func TestPlace_SavedInventories(t *testing.T) {
 	}
 }
 
+// Dedicated CPUs are on cores of which no other VM has a CPU, if a cache has enough of them: CPUs 16 to 19 of the VM rt
+// are siblings of 0 to 3.
+func TestPlace_LeavesSiblingsOfDedicatedCPUs(t *testing.T) {
+	p, _, err := Place(Request{Host: saved(t, "smt-l3c"), Spec: guest.Spec{Name: "new", VCPUs: 4, Memory: gib,
+		CPU: guest.CPUSpec{Binding: guest.CPUExclusive}, Limits: guest.Limits{Nodes: topology.SetOf[topology.NodeID](0)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Exclusive().String(); got != "4-7" {
+		t.Errorf("it gets CPUs %s, want 4-7", got)
+	}
+}
+
 // saved reads an inventory of testdata/cases.
 func saved(t *testing.T, name string) *inventory.Host {
 	t.Helper()
