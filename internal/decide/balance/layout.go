@@ -214,8 +214,10 @@ func (m *model) confined(g *inventory.Guest, node int) bool {
 //
 //	excessLatency = sum over nodes a,b of cpu(a) mem(b) (L(a,b) - 1)
 //	access        = weight(latency) wasted(excessLatency) +
-//	                weight(bandwidth) sum over a,b of cpu(a) mem(b) (B(a,b) - 1)
+//	                weight(bandwidth) sum over a,b of cpu(a) mem(b) (B(a,b) - 1) +
+//	                Spreading weight(devices) sum over devices d and nodes b of mem(b) (L(d,b) - 1)
 //
+// How much a guest loses to a far device is not measured: devices decide between layouts that are equal otherwise.
 // cpu and mem are the guest's shares on the nodes; L and B are the ratios of
 // package cost (latency over the host's best, best bandwidth over the path's).
 // The sums assume uniform accesses. If a meter measured another share of remote
@@ -239,6 +241,13 @@ func (m *model) priceAccess(g *subject, l *layout) {
 		l.excessLatency, bandwidth = l.excessLatency*g.remoteScale, bandwidth*g.remoteScale
 	}
 	l.access = m.list.Weight(cost.Latency)*wasted(l.excessLatency) + m.list.Weight(cost.Bandwidth)*bandwidth
+	for _, device := range g.devices {
+		for _, b := range l.on {
+			if latency := m.access.Latency(device, b.node); latency > 1 {
+				l.access += cost.Spreading * m.list.Weight(cost.Devices) * b.mem * (latency - 1)
+			}
+		}
+	}
 }
 
 // wasted returns the share of its time that a CPU that always accesses memory loses

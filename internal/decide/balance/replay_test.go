@@ -45,6 +45,8 @@ func TestPlan_SavedInventories(t *testing.T) {
 		"smt-wide-partial":    {map[string]string{"wide": "0"}, 3 * gib},
 		// 24 vCPUs are promised on each node of 8 CPUs, before and after.
 		"overpromised-vcpus-crossed": {map[string]string{"x0": "1", "x1": "0"}, 0},
+		// The VM leaves a crowded node whose network card it uses: to a near one.
+		"device-near": {map[string]string{"nic": "3"}, 2 * gib},
 		// A move that soon repays its copy is worth it, whatever share of the demand it saves; the
 		// cheapest one relieves all.
 		"mild-big-and-idlegiant": {map[string]string{"a": "1"}, 2 * gib},

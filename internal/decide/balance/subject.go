@@ -39,6 +39,7 @@ type subject struct {
 	measuredWait
 	dedicated float64 // CPUs dedicated to its vCPUs, idle SMT siblings included
 	size      int     // page size, as an index into model.sizes
+	devices   []int   // positions of the nodes of its devices
 
 	layouts     []layout         // layouts[0] is the current one of the host
 	at          int              // index of the layout in the model's state
@@ -158,6 +159,7 @@ func (m *model) subject(g *inventory.Guest) subject {
 	for _, b := range g.Seen.MemoryByNode {
 		s.resident += b
 	}
+	s.devices = m.deviceNodes(&s.spec)
 	s.pinned = MemoryPinned(g)
 	if s.blocked = Immovable(g, m.policy); s.blocked.Kind == "" && s.size < 0 {
 		s.blocked = plan.Blocked{Kind: plan.BlockedPageSize,
@@ -165,6 +167,21 @@ func (m *model) subject(g *inventory.Guest) subject {
 				s.spec.PageSize, maxSizes)}
 	}
 	return s
+}
+
+// deviceNodes returns the positions of the nodes of a guest's devices. A device whose node the firmware does not name
+// is equally near to all.
+func (m *model) deviceNodes(s *guest.Spec) (nodes []int) {
+	for _, d := range s.Devices {
+		for i := range m.host.Topology.Devices {
+			if at := &m.host.Topology.Devices[i]; at.Address == d.Address {
+				if node := m.position(at.Node); node >= 0 {
+					nodes = append(nodes, node)
+				}
+			}
+		}
+	}
+	return nodes
 }
 
 // fixed reports whether the guest cannot move at all.
