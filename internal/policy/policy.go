@@ -113,7 +113,7 @@ const (
 	keepFreeMost       = topology.GiB
 )
 
-// maxWeight and MaxOvercommit keep costs within the exact arithmetic of decide/cost.
+// maxWeight and MaxOvercommit (vCPUs for each CPU) keep costs within the exact arithmetic of decide/cost.
 const (
 	maxWeight     = 100.0
 	MaxOvercommit = 64.0

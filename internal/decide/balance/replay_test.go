@@ -1,34 +1,17 @@
 package balance
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/numavisor/numavisor/internal/decide/place"
 	"github.com/numavisor/numavisor/internal/guest"
-	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/inventory/inventorytest"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
-
-// saved reads an inventory of testdata/cases.
-func saved(t *testing.T, name string) *inventory.Host {
-	t.Helper()
-	f, err := os.Open(filepath.Join("testdata", "cases", name+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	h, err := inventory.Parse(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &h
-}
 
 // Saved inventories on which earlier versions copied for nothing or moved nothing.
 func TestPlan_SavedInventories(t *testing.T) {
@@ -57,7 +40,7 @@ func TestPlan_SavedInventories(t *testing.T) {
 		"overpromised-20G":       {map[string]string{"ours": "1"}, 0},
 		"overpromised-40G":       {map[string]string{"ours": "1"}, 0},
 	} {
-		round, err := Plan(Request{Host: saved(t, name), Now: noon, Lasting: true})
+		round, err := Plan(Request{Host: inventorytest.Saved(t, name), Now: noon, Lasting: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +73,7 @@ func TestPlace_SavedInventories(t *testing.T) {
 		"uneven-memory":         {8, 56 * gib, "0-1"},
 	} {
 		for _, mode := range []guest.TopologyMode{guest.TopologyAuto, guest.TopologyOff} {
-			got, why, err := place.Place(place.Request{Host: saved(t, name), Spec: guest.Spec{Name: "new", VCPUs: c.vcpus,
+			got, why, err := place.Place(place.Request{Host: inventorytest.Saved(t, name), Spec: guest.Spec{Name: "new", VCPUs: c.vcpus,
 				Memory: c.memory, Topology: guest.TopologySpec{Mode: mode}}})
 			if err != nil || !why.Optimal || got.Nodes.String() != c.nodes {
 				t.Errorf("%s, topology %s: nodes %s, proven %v, error %v; want nodes %s", name, mode, got.Nodes, why.Optimal,
@@ -103,7 +86,7 @@ func TestPlace_SavedInventories(t *testing.T) {
 // A VM that is placed next to measured loads stays where it is: the earlier answer was a node
 // that balancing would have left at once.
 func TestPlan_LeavesWhatWasPlacedByMeasuredLoads(t *testing.T) {
-	h := saved(t, "place-then-balance")
+	h := inventorytest.Saved(t, "place-then-balance")
 	rest, placed := without(*h, "new")
 	rest.Load = nil // it contains the load of the VM on its former node
 	s := specOf(&placed)
@@ -127,7 +110,7 @@ func TestPlan_SavedReasons(t *testing.T) {
 		"omitted-reason": {"b", "its memory cannot move"},
 		"hugepage-lack":  {"a", "node 1 has too few free huge pages of 1 GiB"},
 	} {
-		round, err := Plan(Request{Host: saved(t, name), Now: noon, Lasting: true})
+		round, err := Plan(Request{Host: inventorytest.Saved(t, name), Now: noon, Lasting: true})
 		if err != nil {
 			t.Fatal(err)
 		}

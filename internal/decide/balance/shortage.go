@@ -2,12 +2,13 @@ package balance
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
-// shortage says what the nodes of changes lack that are not allowed.
+// shortage says what the nodes lack if the model does not allow these changes.
 func (m *model) shortage(group []change) string {
-	touched, peak := append([]int(nil), m.touched(group)...), 0.0
+	touched, peak := slices.Clone(m.touched(group)), 0.0
 	before := make([]usage, len(touched))
 	for k, i := range touched {
 		before[k] = m.usage[i]

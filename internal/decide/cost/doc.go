@@ -7,7 +7,7 @@
 // node q(i), usually the same one. Weights are policy.Weights.
 //
 //	latency    sum over i,j of c(i) m(j) (L(p(i),q(j)) - 1)
-//	bandwidth  sum over i,j of c(i) m(j) (B(p(i),q(j)) - 1)
+//	bandwidth  sum over i,j of c(i) m(j) (B(p(i),q(j)) - 1) + sum over i of m(i) Contention(busy(q(i)))
 //	load       sum over i of half c(i) wait(CPU use of p(i)) + half m(i) (memory use of q(i))
 //	stranding  mean over i of the growth of |free CPUs - free memory|, as shares of the node
 //	wide room  sum over i of the room for typical cells that is lost: package place
@@ -16,7 +16,8 @@
 //	growth     sum over i of m(i) (huge pages missing in the pool of q(i), as a share)
 //
 // L is access latency relative to the best of the host. B is the host's best
-// bandwidth divided by that of the path; Access documents their sources. Uses
+// bandwidth divided by that of the path; Access documents their sources. busy is the share of a node's memory
+// bandwidth that other guests use, as measured. Uses
 // include the guest after its placement; CPU use under load is the measured demand of
 // other guests and of the host, or their vCPUs where they were not measured. wait(u) is u up to 1, and the square of u
 // above; policies that pack hosts pay 1 - u instead of u up to 1.

@@ -1,12 +1,10 @@
 package place
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/numavisor/numavisor/internal/guest"
-	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/inventory/inventorytest"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -30,7 +28,7 @@ func TestPlace_SavedInventories(t *testing.T) {
 		// Node 0 has room at 188 % of its CPUs, and nodes 2 and 3, which are near each other, are idle.
 		"one-vcpu-190": {1, 20, "2-3"},
 	} {
-		p, why, err := Place(Request{Host: saved(t, name), Spec: guest.Spec{Name: "new", VCPUs: c.vcpus, Memory: c.memory * gib}})
+		p, why, err := Place(Request{Host: inventorytest.Saved(t, name), Spec: guest.Spec{Name: "new", VCPUs: c.vcpus, Memory: c.memory * gib}})
 		if err != nil {
 			t.Fatal(name, err)
 		}
@@ -43,7 +41,7 @@ func TestPlace_SavedInventories(t *testing.T) {
 // Dedicated CPUs are on cores of which no other VM has a CPU, if a cache has enough of them: CPUs 16 to 19 of the VM rt
 // are siblings of 0 to 3.
 func TestPlace_LeavesSiblingsOfDedicatedCPUs(t *testing.T) {
-	p, _, err := Place(Request{Host: saved(t, "smt-l3c"), Spec: guest.Spec{Name: "new", VCPUs: 4, Memory: gib,
+	p, _, err := Place(Request{Host: inventorytest.Saved(t, "smt-l3c"), Spec: guest.Spec{Name: "new", VCPUs: 4, Memory: gib,
 		CPU: guest.CPUSpec{Binding: guest.CPUExclusive}, Limits: guest.Limits{Nodes: topology.SetOf[topology.NodeID](0)}}})
 	if err != nil {
 		t.Fatal(err)
@@ -51,19 +49,4 @@ func TestPlace_LeavesSiblingsOfDedicatedCPUs(t *testing.T) {
 	if got := p.Exclusive().String(); got != "4-7" {
 		t.Errorf("it gets CPUs %s, want 4-7", got)
 	}
-}
-
-// saved reads an inventory of testdata/cases.
-func saved(t *testing.T, name string) *inventory.Host {
-	t.Helper()
-	f, err := os.Open(filepath.Join("testdata", "cases", name+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	h, err := inventory.Parse(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &h
 }
