@@ -57,7 +57,8 @@ func bootXenWith(t *testing.T, files map[string]string) *labHost {
 	l := &labHost{Host: h, ctx: context.Background()}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(l.run(t, "sh", "-c", "xl list -v; tail -n 30 /var/log/xen/xl-*.log; xl dmesg | tail -n 30").stdout)
+			t.Log(l.run(t, "sh", "-c",
+				"xl list -v; tail -n 30 /var/log/xen/xl-*.log /var/log/xen/console/*; xl dmesg | tail -n 30").stdout)
 		}
 	})
 	return l

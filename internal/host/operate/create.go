@@ -349,7 +349,7 @@ func (c Check) of(g *inventory.Guest) error {
 // a VM that Numavisor did not create is ErrNotOurs, and nothing is changed.
 func (h *Host) Delete(ctx context.Context, r DeleteRequest) error {
 	name := r.Name
-	inv, err := h.Observe(ctx)
+	inv, err := h.observeFor(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -385,7 +385,7 @@ func (h *Host) Delete(ctx context.Context, r DeleteRequest) error {
 // WouldDelete says what Delete would end and remove, or returns the error with which it would refuse.
 // Nothing is changed.
 func (h *Host) WouldDelete(ctx context.Context, r DeleteRequest) (what string, err error) {
-	inv, err := h.Observe(ctx)
+	inv, err := h.observeFor(ctx, r.Name)
 	if err != nil {
 		return "", err
 	}

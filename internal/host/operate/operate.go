@@ -103,16 +103,41 @@ func (h *Host) ObserveAgain(
 
 // find observes the host and picks one guest, closely.
 func (h *Host) find(ctx context.Context, name string) (inventory.Host, inventory.Guest, error) {
-	inv, err := h.Observe(ctx, name)
+	inv, err := h.observeFor(ctx, name, name)
 	if err != nil {
 		return inv, inventory.Guest{}, err
 	}
-	for _, g := range inv.Guests {
-		if g.Name == name {
-			return inv, g, nil
-		}
+	if g, ok := inv.Guest(name); ok {
+		return inv, *g, nil
 	}
 	return inv, inventory.Guest{}, Missing(inv, name)
+}
+
+// Limits of the wait for a guest that reboots.
+const (
+	rebootTime = time.Minute
+	rebootPoll = 200 * time.Millisecond
+)
+
+// observeFor is Observe for the sake of one guest: if that guest is rebooting, observeFor observes the host again, for
+// up to rebootTime, until the guest is there or has ended. xl has no domain of a guest that reboots for two seconds,
+// and as long as it takes to build one.
+func (h *Host) observeFor(ctx context.Context, name string, closely ...string) (inventory.Host, error) {
+	began := time.Now()
+	for {
+		inv, err := h.Observe(ctx, closely...)
+		if err != nil {
+			return inv, err
+		}
+		if _, found := inv.Guest(name); found || !inv.ComesOrGoes(name) || time.Since(began) >= rebootTime {
+			return inv, nil
+		}
+		select {
+		case <-time.After(rebootPoll):
+		case <-ctx.Done():
+			return inv, nil
+		}
+	}
 }
 
 // Missing says why a guest was not found: if a hypervisor could not be queried,

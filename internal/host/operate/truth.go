@@ -3,7 +3,6 @@ package operate
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -166,32 +165,14 @@ func (t *Truth) Verdict() string {
 
 // Verify observes one guest, mapping by mapping, and returns its truth. If its
 // threads or its memory could not be observed, the absence of differences would
-// mean nothing, so that is an error. Verify waits for a guest that reboots meanwhile: xl has no domain of it for
-// two seconds, and as long as it takes to build one.
+// mean nothing, so that is an error. Verify waits for a guest that reboots.
 func (h *Host) Verify(ctx context.Context, name string) (Truth, error) {
-	began := time.Now()
-	for {
-		inv, err := h.Observe(ctx, name)
-		if err != nil {
-			return Truth{}, fmt.Errorf("verifying: %w", err)
-		}
-		truth, err := Verified(&inv, name)
-		if !errors.Is(err, ErrNoGuest) || !inv.ComesOrGoes(name) || time.Since(began) >= verifyTime {
-			return truth, err
-		}
-		select {
-		case <-time.After(verifyPoll):
-		case <-ctx.Done():
-			return truth, err
-		}
+	inv, err := h.observeFor(ctx, name, name)
+	if err != nil {
+		return Truth{}, fmt.Errorf("verifying: %w", err)
 	}
+	return Verified(&inv, name)
 }
-
-// Limits of the wait for a guest that reboots while it is verified.
-const (
-	verifyTime = time.Minute
-	verifyPoll = 200 * time.Millisecond
-)
 
 // Verified is the truth about one guest of an inventory that observed it
 // closely.

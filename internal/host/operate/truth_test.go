@@ -93,12 +93,20 @@ func TestMissing_GuestMayBeHidden(t *testing.T) {
 	}
 }
 
-// A guest that ends during the observation does not exist.
-func TestMissing_GuestMayHaveEnded(t *testing.T) {
+// A guest that ends during the observation is observed again.
+func TestShow_GuestEndsMeanwhile(t *testing.T) {
 	w := misplaced(t, kinds[0], folderOf(t))
 	w.Inject(fake.Fault{Before: fake.NthOf("Threads", 1, func() error { w.Vanish("g"); return nil })})
-	if _, _, err := w.Joined.Show(context.Background(), "g"); !errors.Is(err, operate.ErrNoGuest) ||
-		!strings.Contains(err.Error(), "ended during the observation") {
+	if view, _, err := w.Joined.Show(context.Background(), "g"); err != nil || view.Truth.State != "shutoff" {
+		t.Errorf("state %q, error %v, want shutoff", view.Truth.State, err)
+	}
+}
+
+// The reason for a missing guest is what was observed of it.
+func TestMissing_GuestMayHaveEnded(t *testing.T) {
+	gone := inventory.Gap{Kind: inventory.GuestGone, Object: inventory.GuestRef("g"), Why: "it ended during the observation"}
+	if err := operate.Missing(inventory.Host{Gaps: []inventory.Gap{gone}}, "g"); !errors.Is(err, operate.ErrNoGuest) ||
+		!strings.Contains(err.Error(), gone.Why) {
 		t.Errorf("error %v", err)
 	}
 }

@@ -259,3 +259,35 @@ func TestCreate_WaitsForAVMThatReboots(t *testing.T) {
 		t.Errorf("%d reboots, truth %+v: want one reboot and the vCPUs by node", len(s.programs), c.Truth)
 	}
 }
+
+// show, bind and delete wait until xl has made a VM that reboots again.
+func TestOperate_WaitsForAVMThatReboots(t *testing.T) {
+	for name, do := range map[string]func(h *operate.Host) error{
+		"show": func(h *operate.Host) error { _, _, err := h.Show(t.Context(), "vm"); return err },
+		"bind": func(h *operate.Host) error {
+			_, err := h.Bind(t.Context(), operate.BindRequest{Name: "vm"})
+			return err
+		},
+		"delete": func(h *operate.Host) error {
+			return h.Delete(t.Context(), operate.DeleteRequest{Name: "vm", Force: true})
+		},
+		"dry run of delete": func(h *operate.Host) error {
+			_, err := h.WouldDelete(t.Context(), operate.DeleteRequest{Name: "vm", Force: true})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, s := joined(t)
+			s.add("vm", 1, "0-7", 2)
+			s.reboots("vm", 3)
+			again := s.before
+			s.before = func(line string) {
+				again(line)
+				s.monitorEndsAfter(line)
+			}
+			if err := do(h); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
