@@ -160,10 +160,14 @@ func listRows(t *topology.Topology, guests []operate.Truth, wide bool) [][]strin
 	return rows
 }
 
-// vcpusText shows the number of vCPUs; of a mirrored VM that runs, those of them that have a CPU: "4 of 16".
+// vcpusText shows the number of vCPUs; of a mirrored VM that runs, those of them that have a CPU, and of a VM whose
+// number of vCPUs follows its demand, those that it uses: "4 of 16".
 func vcpusText(g operate.Truth) string {
 	if h := g.HandedOver; h != nil && !h.CPUs.IsEmpty() {
 		return fmt.Sprintf("%d of %d", h.CPUs.Len(), g.VCPUs)
+	}
+	if s := g.Scaled; s != nil && !s.Used.IsEmpty() {
+		return fmt.Sprintf("%d of %d", s.Used.Len(), g.VCPUs)
 	}
 	return fmt.Sprint(g.VCPUs)
 }

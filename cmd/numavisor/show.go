@@ -69,6 +69,18 @@ func printHandedOver(w io.Writer, g *inventory.HandedOver) {
 	}
 }
 
+// printScaled prints which vCPUs a VM uses whose number of vCPUs follows its demand.
+func printScaled(w io.Writer, s *inventory.Scaled) {
+	if s == nil {
+		return
+	}
+	used := "all vCPUs"
+	if !s.Used.IsEmpty() {
+		used = "vCPUs " + s.Used.String()
+	}
+	printf(w, "vCPUs by demand: uses %s, at least %d; %s\n", used, s.Min, s.AgentText())
+}
+
 func printView(w io.Writer, t *topology.Topology, v operate.View) {
 	columns(w, listRows(t, []operate.Truth{v.Truth}, true))
 	if len(v.Cells) > 0 {
@@ -90,6 +102,7 @@ func printView(w io.Writer, t *topology.Topology, v operate.View) {
 		cmp.Or(v.Truth.MemorySource, none), cells, cmp.Or(v.Truth.ThreadSource, none))
 	notePlacedFor(w, v.Truth)
 	printHandedOver(w, v.Truth.HandedOver)
+	printScaled(w, v.Truth.Scaled)
 	for _, d := range v.Truth.Differences {
 		printf(w, "drift: %s\n", d)
 	}

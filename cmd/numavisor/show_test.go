@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	guestapi "github.com/numavisor/numavisor/internal/api/guest"
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -19,6 +20,26 @@ func TestAVMThatDoesNotRunIsShown(t *testing.T) {
 		"memory by node from no source; cells from no source; threads from no source\n") ||
 		strings.Contains(text, "THREAD ") {
 		t.Errorf("printed\n%s", text)
+	}
+}
+
+// A VM whose number of vCPUs follows its demand is shown with those that it uses.
+func TestWhichVCPUsAVMUsesIsShown(t *testing.T) {
+	for want, s := range map[string]*inventory.Scaled{
+		"": nil,
+		"vCPUs by demand: uses all vCPUs, at least 1; no agent has reported\n": {Min: 1},
+		"vCPUs by demand: uses vCPUs 0-1, at least 1; its agent frees vCPUs by means partition\n": {Min: 1,
+			Used: topology.SetOf[guest.VCPUID](0, 1), Means: string(guestapi.Partition)},
+	} {
+		var printed strings.Builder
+		printScaled(&printed, s)
+		if got := printed.String(); got != want {
+			t.Errorf("printed %q, want %q", got, want)
+		}
+	}
+	g := operate.Truth{VCPUs: 8, Scaled: &inventory.Scaled{Used: topology.SetOf[guest.VCPUID](0, 1)}}
+	if got := vcpusText(g); got != "2 of 8" {
+		t.Errorf("the list shows %q vCPUs", got)
 	}
 }
 

@@ -48,16 +48,18 @@ const (
 func (h *HandedOver) Answers() bool { return h.Means != "" && !h.Silent }
 
 // AgentText says in words whether the guest's agent answers and how it frees vCPUs.
-func (h *HandedOver) AgentText() string {
+func (h *HandedOver) AgentText() string { return agentText(h.Means, h.Silent) }
+
+func agentText(means string, silent bool) string {
 	switch {
-	case h.Means == "":
+	case means == "":
 		return "no agent has reported"
-	case h.Silent:
-		return fmt.Sprintf("its agent (means %s) has sent nothing for 3 s", h.Means)
-	case h.Means == NoMeans:
+	case silent:
+		return fmt.Sprintf("its agent (means %s) has sent nothing for 3 s", means)
+	case means == NoMeans:
 		return "its agent has no means to free vCPUs"
 	}
-	return fmt.Sprintf("its agent frees vCPUs by means %s", h.Means)
+	return fmt.Sprintf("its agent frees vCPUs by means %s", means)
 }
 
 // HandoverTimes are the times from a request to release a CPU until the CPU was free,

@@ -293,6 +293,9 @@ type Seen struct {
 	// HandedOver is what a mirrored guest has of the CPUs that guests hand to each other, as the
 	// daemon records it; nil: it hands none over, or there is no record.
 	HandedOver *HandedOver `json:"handed_over,omitempty"`
+	// Scaled is which vCPUs a guest uses whose number of vCPUs follows its demand, as the daemon records it; nil: it
+	// is none, or there is no record.
+	Scaled *Scaled `json:"scaled,omitempty"`
 }
 
 // MemoryRange is a mapping that holds guest RAM.

@@ -56,6 +56,9 @@ type GuestSample struct {
 	// HandedOver is what a mirrored guest has of the CPUs that guests hand to each other; nil:
 	// it hands none over, or the daemon does not.
 	HandedOver *HandedOver `json:"handed_over,omitempty"`
+	// Scaled is which vCPUs a guest uses whose number of vCPUs follows its demand; nil: it is none, or the daemon does
+	// not decide on it.
+	Scaled *Scaled `json:"scaled,omitempty"`
 }
 
 // AccessShare is the part of a guest's accesses that goes from CPUs of one

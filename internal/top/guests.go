@@ -136,6 +136,14 @@ func (p *vmState) handedOver() *inventory.HandedOver {
 	return p.sample.HandedOver
 }
 
+// scaled is which vCPUs a guest uses whose number of vCPUs follows its demand; nil: it is none.
+func (p *vmState) scaled() *inventory.Scaled {
+	if p.sample == nil {
+		return nil
+	}
+	return p.sample.Scaled
+}
+
 // state puts the most urgent first: the running move, problems, then conditions
 // that prevent a move.
 func (p *vmState) state(now time.Time) cell {
@@ -173,6 +181,9 @@ func (p *vmState) state(now time.Time) cell {
 			say("no agent", warn, 3.5)
 		}
 		say(fmt.Sprintf("has %d of %d", h.CPUs.Len(), p.VCPUs), quiet, 0.2)
+	}
+	if s := p.scaled(); s != nil && !s.Used.IsEmpty() {
+		say(fmt.Sprintf("uses %d of %d", s.Used.Len(), p.VCPUs), quiet, 0.2)
 	}
 	c.text = strings.Join(parts, ", ")
 	c.draw = func(width int) string {

@@ -107,6 +107,9 @@ func (m Model) guestDetails(p *vmState) []string {
 	if h := p.handedOver(); h != nil {
 		texts = append(texts, handOver(h)...)
 	}
+	if s := p.scaled(); s != nil {
+		texts = append(texts, scaled(s)...)
+	}
 	if p.sample != nil {
 		texts = append(texts, m.measured(p)...)
 	}
@@ -143,6 +146,21 @@ func handOver(h *inventory.HandedOver) []string {
 			text.Count(h.Misbehaved, "vCPU ran", "vCPUs ran"), h.MisbehavedAt.Local().Format(time.TimeOnly)))
 	}
 	return texts
+}
+
+// scaled shows which vCPUs a guest uses whose number of vCPUs follows its demand.
+func scaled(s *inventory.Scaled) []string {
+	used, demand := "all", "its demand is unknown"
+	if !s.Used.IsEmpty() {
+		used = fmt.Sprintf("%d (%s)", s.Used.Len(), text.Set(s.Used))
+	}
+	if s.Demand != nil {
+		demand = fmt.Sprintf("demands %.1f", *s.Demand)
+	}
+	return []string{
+		said("vCPUs", "uses %s, %s; at least %d, weight %d", used, demand, s.Min, s.Weight),
+		said("agent", "%s", s.AgentText()),
+	}
 }
 
 // within says under which time a share of the releases was.

@@ -463,6 +463,26 @@ func mirroredHost(second int) status.Status {
 	return s
 }
 
+// The table shows how many vCPUs a VM uses whose number of vCPUs follows its demand, the details say which.
+func TestAScaledVM(t *testing.T) {
+	s := statustest.BusyHost(2, 1, 0)
+	s.Guests[0].VCPUs = 14
+	s.Sample.Guests[0].Scaled = &inventory.Scaled{Used: topology.SetOf[guest.VCPUID](0, 1, 8), Min: 2, Weight: 100,
+		Demand: new(2.5), Means: "partition"}
+	m := after(t, New(nil, time.Second, noon), tea.WindowSizeMsg{Width: 120, Height: 60},
+		statusMsg{status: s, at: s.Sample.Taken})
+	if text := pictured(m); !strings.Contains(text, "uses 3 of 14") {
+		t.Errorf("the table is\n%s", text)
+	}
+	m = after(t, m, keys("enter")...)
+	for _, want := range []string{"vCPUs         uses 3 (0-1,8), demands 2.5; at least 2, weight 100",
+		"agent         its agent frees vCPUs by means partition"} {
+		if text := pictured(m); !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
 // The table shows how many CPUs a mirrored VM has, the details show all of its hand-overs.
 func TestAMirroredVM(t *testing.T) {
 	m := New(nil, time.Second, noon)

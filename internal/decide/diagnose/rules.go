@@ -60,6 +60,7 @@ var rules = []rule{
 	{"soft-affinity-ignored", softAffinityIgnored},
 	{"handoff-without-agent", handoffWithoutAgent},
 	{"handoff-slow", handoffSlow},
+	{"scale-without-agent", scaleWithoutAgent},
 	{"handoff-outside-policy", handoffOutsidePolicy},
 	{"handoff-taken", handoffTaken},
 	{"handoff-cores-split", handoffCoresSplit},

@@ -287,6 +287,14 @@ var faults = []struct {
 		pool(h, "rtds", "0-11")
 		find(h, "foreign").Seen.Threads[0].Preferred = cpus("4")
 	}, "guest foreign", diagnose.Warning, "scheduler rtds", false},
+	{"scale-without-agent", "no daemon", scaled(nil), "guest web", diagnose.Warning,
+		"systemctl enable --now numavisor", false},
+	{"scale-without-agent", "no agent", scaled(&inventory.Scaled{}), "guest web", diagnose.Warning,
+		"install and start the agent in the VM", false},
+	{"scale-without-agent", "it is silent", scaled(&inventory.Scaled{Means: "partition", Silent: true}), "guest web",
+		diagnose.Warning, "has sent nothing for 3 s", false},
+	{"scale-without-agent", "no means", scaled(&inventory.Scaled{Means: "none"}), "guest web", diagnose.Warning,
+		"boot a kernel from Linux 6.1 on", false},
 	{"intent-unusable", "running", func(h *inventory.Host) {
 		find(h, "foreign").IntentError = "placement.nodes is 77"
 	}, "guest foreign", diagnose.Warning, "numavisor bind foreign", false},
@@ -575,12 +583,27 @@ var healthy = []struct {
 		pool(h, "credit2", "0-11")
 		find(h, "foreign").Seen.Threads[0].Preferred = cpus("4")
 	}},
+	{"scale-without-agent", "its agent answers", scaled(&inventory.Scaled{Means: "partition"})},
+	{"scale-without-agent", "the second best means", scaled(&inventory.Scaled{Means: "flip"})},
+	{"scale-without-agent", "it does not run", func(h *inventory.Host) {
+		scaled(nil)(h)
+		g := find(h, "web")
+		g.State, g.PID, g.Seen = "shutoff", 0, inventory.Seen{}
+	}},
 	{"soft-affinity-ignored", "the hard affinity is as narrow", func(h *inventory.Host) {
 		pool(h, "rtds", "0-11")
 		for i := range find(h, "foreign").Seen.Threads {
 			find(h, "foreign").Seen.Threads[i].Preferred = cpus("4-7")
 		}
 	}},
+}
+
+// scaled makes the number of vCPUs of the VM web follow its demand, and records a state of it.
+func scaled(state *inventory.Scaled) func(h *inventory.Host) {
+	return func(h *inventory.Host) {
+		g := find(h, "web")
+		g.Placement.Scale, g.Seen.Scaled = &guest.Scale{Min: 1, Weight: 100}, state
+	}
 }
 
 func TestRun_ReportsNoFalsePositives(t *testing.T) {

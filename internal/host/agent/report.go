@@ -21,7 +21,7 @@ func reported(h inventory.Host) inventory.Host {
 	h.Guests = slices.Clone(h.Guests)
 	for i := range h.Guests {
 		s := &h.Guests[i].Seen
-		s.Load, s.Threads, s.Ranges, s.Throttled, s.HandedOver = nil, nil, nil, 0, nil
+		s.Load, s.Threads, s.Ranges, s.Throttled, s.HandedOver, s.Scaled = nil, nil, nil, 0, nil, nil
 	}
 	return h
 }

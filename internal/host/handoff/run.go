@@ -112,14 +112,7 @@ func (r *Runner) Run(ctx context.Context) error {
 // guests run on counts as theirs once they are granted it.
 func ReadRecord(file string) (Record, error) {
 	var record Record
-	text, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return record, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &record)
-	}
-	if err != nil {
+	if err := readRecord(file, &record); err != nil {
 		return record, fmt.Errorf("the record of granted CPUs: %w; stop the mirrored VMs, remove %s, and start again",
 			err, file)
 	}
@@ -129,21 +122,38 @@ func ReadRecord(file string) (Record, error) {
 // save replaces the file: a reader, after kill -9 too, finds the old or the new
 // record. A boot of the host ends all guests, so nothing need reach a disk.
 func (r *Runner) save(record Record) error {
-	text, err := json.Marshal(record)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(r.File), 0o700); err != nil {
-		return err
-	}
-	if err := os.WriteFile(r.File+".new", text, 0o600); err != nil {
-		return err
-	}
-	if err := os.Rename(r.File+".new", r.File); err != nil {
+	if err := writeRecord(r.File, record); err != nil {
 		return err
 	}
 	r.tally.record(record, time.Now())
 	return nil
+}
+
+// readRecord reads the JSON of a record; without the file, it leaves the record as it is.
+func readRecord(file string, record any) error {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, record)
+}
+
+// writeRecord replaces a file by the JSON of a record.
+func writeRecord(file string, record any) error {
+	text, err := json.Marshal(record)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(file+".new", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
 }
 
 // loop is what the goroutine of Run owns.

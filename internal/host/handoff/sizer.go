@@ -2,6 +2,9 @@ package handoff
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -19,6 +22,12 @@ type Sizer struct {
 	// Shared are the CPUs that ordinary guests share, by the operator's policy.
 	Shared func(*topology.Topology) topology.CPUSet
 	Log    func(format string, args ...any)
+	// File records which vCPUs guests use, for other programs; no decision relies on it. It belongs into a folder that
+	// a boot of the host empties. Empty: nothing is recorded.
+	File string
+
+	lock   sync.Mutex
+	states map[string]inventory.Scaled // after the last decision
 
 	once    sync.Once
 	updates chan update
@@ -77,14 +86,24 @@ func (z *Sizer) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		if len(l.guests) == 0 {
+			if err := l.publish(nil); err != nil {
+				l.complain(err)
+			}
 			continue // until an observation shows one
 		}
 		next, err := l.sizes.Step(l.room(), time.Now())
-		if err != nil {
+		if err = errors.Join(err, l.publish(l.sizes.States(time.Now()))); err != nil {
 			l.complain(err)
 		}
 		timer.Reset(time.Until(next))
 	}
+}
+
+// States returns what is known of each guest whose number of vCPUs follows its demand.
+func (z *Sizer) States() map[string]inventory.Scaled {
+	z.lock.Lock()
+	defer z.lock.Unlock()
+	return z.states
 }
 
 // sizing is what the goroutine of Run owns.
@@ -99,6 +118,44 @@ type sizing struct {
 	apart    map[string]bool // guests whose load leaves the shared CPUs to those that are scaled
 	taken    topology.CPUSet // CPUs of one guest each
 	said     string
+	recorded map[string]ScaledGuest
+}
+
+// ScaledGuest is what the record has of a guest: its process and which vCPUs it uses. Demands are not recorded.
+type ScaledGuest struct {
+	PID int `json:"pid"`
+	inventory.Scaled
+}
+
+// publish makes states known to this program, and to others if they have changed.
+func (l *sizing) publish(states map[string]inventory.Scaled) error {
+	l.lock.Lock()
+	l.states = states
+	l.lock.Unlock()
+	record := make(map[string]ScaledGuest, len(states))
+	for name, s := range states {
+		s.Demand = nil
+		record[name] = ScaledGuest{l.guests[name].pid, s}
+	}
+	if l.File == "" || reflect.DeepEqual(record, l.recorded) {
+		return nil
+	}
+	if err := writeRecord(l.File, record); err != nil {
+		return fmt.Errorf("recording which vCPUs VMs use: %w", err)
+	}
+	l.recorded = record
+	return nil
+}
+
+// ReadScaled reads the record of guests whose number of vCPUs follows their demand, by name. Without the file there are
+// none.
+func ReadScaled(file string) (map[string]ScaledGuest, error) {
+	record := map[string]ScaledGuest{}
+	if err := readRecord(file, &record); err != nil {
+		return nil, fmt.Errorf("the record of which vCPUs VMs use: %w; the daemon writes %s again when it is restarted",
+			err, file)
+	}
+	return record, nil
 }
 
 // complain logs an error once, until another one occurs.

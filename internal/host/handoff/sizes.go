@@ -10,6 +10,7 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/handoff"
 	"github.com/numavisor/numavisor/internal/decide/scale"
 	words "github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -141,6 +142,21 @@ func (m *sized) send(t scale.Target, send func(string, []byte), now time.Time) e
 // pending reports whether the guest has not shown yet that it uses what it is granted.
 func (m *sized) pending() bool {
 	return m.granted != (guest.VCPUs{}) && (m.report.Epoch != m.epoch || m.report.Used != m.granted)
+}
+
+// States returns what is known of each guest.
+func (z *Sizes) States(now time.Time) map[string]inventory.Scaled {
+	states := make(map[string]inventory.Scaled, len(z.members))
+	for name, m := range z.members {
+		s := inventory.Scaled{Min: m.placement.Scale.Min, Weight: m.placement.Scale.Weight}
+		if !m.heard.IsZero() {
+			demand := m.demand.Running + m.demand.Waiting
+			s.Used, s.Demand = setOf(m.report.Used), &demand
+			s.Means, s.Silent = string(m.report.Means), now.Sub(m.heard) > silence
+		}
+		states[name] = s
+	}
+	return states
 }
 
 func (z *Sizes) names() []string {

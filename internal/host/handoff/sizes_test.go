@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/numavisor/numavisor/internal/api/guest"
 	words "github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/handoff"
@@ -212,7 +214,8 @@ func TestSizerTalksWithTheAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	z := &handoff.Sizer{Threads: th, Log: t.Logf,
+	file := filepath.Join(t.TempDir(), "scale.json")
+	z := &handoff.Sizer{Threads: th, Log: t.Logf, File: file,
 		Shared: func(t *topology.Topology) topology.CPUSet { return t.CPUSet() }}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -233,4 +236,27 @@ func TestSizerTalksWithTheAgent(t *testing.T) {
 	}
 	defer func() { _ = a.conn.Close() }()
 	a.wants(guest.Of(0, 1, 2, 3), 4000, 2)
+	a.isKnown(z, file)
+}
+
+// isKnown requires that the program and its record say which vCPUs VM w uses.
+func (a *agent) isKnown(z *handoff.Sizer, file string) {
+	a.Helper()
+	want := inventory.Scaled{Used: topology.SetOf[words.VCPUID](0, 1, 2, 3), Min: 1, Weight: 100, Means: "partition"}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		known := z.States()["w"]
+		record, err := handoff.ReadScaled(file)
+		if err != nil {
+			a.Fatal(err)
+		}
+		demand := known.Demand
+		known.Demand = nil
+		if demand != nil && *demand == 4 && cmp.Equal(known, want) && cmp.Equal(record["w"].Scaled, want) &&
+			record["w"].PID == 1 && len(record) == 1 {
+			return
+		}
+		if time.Now().After(end) {
+			a.Fatalf("known is %+v, the record has %+v, want %+v", known, record, want)
+		}
+	}
 }

@@ -91,7 +91,7 @@ func (h *Host) Agents(o *daemon.Options) (run []func(context.Context) error) {
 	rules := handoff.RulesOf(h.Policy)
 	log := func(format string, args ...any) { o.Log.Warn(fmt.Sprintf(format, args...)) }
 	others := h.Policy.NotShared() // as with hand-over, a policy that is read again counts from the next start on
-	z := &hands.Sizer{Threads: h.root, Log: log, Shared: func(t *topology.Topology) topology.CPUSet {
+	z := &hands.Sizer{Threads: h.root, Log: log, File: h.scaled(), Shared: func(t *topology.Topology) topology.CPUSet {
 		return t.CPUSet().Minus(t.Housekeeping.Union(others))
 	}}
 	o.Watcher = scaled{o.Watcher, z}
@@ -106,6 +106,39 @@ func (h *Host) Agents(o *daemon.Options) (run []func(context.Context) error) {
 
 // granted is the file with the record of granted CPUs.
 func (h *Host) granted() string { return filepath.Join(h.Ledger.Folder, "handoff.json") }
+
+// scaled is the file that records which vCPUs guests use whose number of vCPUs follows their demand.
+func (h *Host) scaled() string { return filepath.Join(h.Ledger.Folder, "scale.json") }
+
+// addRecorded adds to the observed guests what the daemon records of them.
+func (h *Host) addRecorded(inv *inventory.Host) {
+	h.addHandedOver(inv)
+	h.addScaled(inv)
+}
+
+// addScaled adds to the observed guests which vCPUs they use. A record of another process is of an earlier start.
+func (h *Host) addScaled(inv *inventory.Host) {
+	var all []*inventory.Guest
+	for i := range inv.Guests {
+		if g := &inv.Guests[i]; g.PID != 0 && g.Placement != nil && g.Placement.Scale != nil {
+			all = append(all, g)
+		}
+	}
+	if len(all) == 0 {
+		return
+	}
+	record, err := hands.ReadScaled(h.scaled())
+	if err != nil {
+		inv.Gaps = append(inv.Gaps, inventory.Gap{Kind: inventory.OtherGap, Object: inventory.HostRef(),
+			What: "which vCPUs VMs use whose number of vCPUs follows their demand", Why: err.Error()})
+		return
+	}
+	for _, g := range all {
+		if s, ok := record[g.Name]; ok && s.PID == g.PID {
+			g.Seen.Scaled = &s.Scaled
+		}
+	}
+}
 
 // addHandedOver adds to the observed guests what the daemon records of the CPUs that they hand over.
 func (h *Host) addHandedOver(inv *inventory.Host) {
@@ -181,5 +214,11 @@ func (w scaled) Follow(guests []inventory.Guest, t *topology.Topology) {
 func (w scaled) Sample() inventory.Sample {
 	s := w.Watcher.Sample()
 	w.sizer.Sampled(s)
+	states := w.sizer.States()
+	for i := range s.Guests {
+		if state, ok := states[s.Guests[i].Name]; ok {
+			s.Guests[i].Scaled = &state
+		}
+	}
 	return s
 }

@@ -109,7 +109,7 @@ func Open(o Options) (*Host, error) {
 		root:    root, qemu: qemu,
 	}
 	h.AwaitStart = h.awaitStart
-	h.Sources.Complete = h.addHandedOver
+	h.Sources.Complete = h.addRecorded
 	if xen.Here(string(root)) {
 		h.useXen(xenKernel{kernel, xen.New(nil)})
 	}

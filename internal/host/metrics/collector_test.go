@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/common/expfmt"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/metrics"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/status"
@@ -77,6 +78,8 @@ func whole() status.Status {
 	s.Pause = &status.Pause{Since: statustest.Noon}
 	s.Sample.Guests[1].Load.Ungranted = 2.5
 	s.Sample.Guests[1].HandedOver = mirrored()
+	s.Sample.Guests[2].Scaled = &inventory.Scaled{Used: topology.SetOf[guest.VCPUID](0, 1), Min: 1, Weight: 50,
+		Demand: new(1.5), Means: "flip", Silent: true}
 	return s
 }
 

@@ -39,6 +39,7 @@ func (e *exposition) guests(s *status.Status) {
 	for i := range s.Sample.Guests {
 		e.measured(&s.Topology, &s.Sample.Guests[i])
 		e.handedOver(&s.Sample.Guests[i])
+		e.scaled(&s.Sample.Guests[i])
 	}
 }
 
@@ -60,6 +61,22 @@ func (e *exposition) handedOver(g *inventory.GuestSample) {
 	e.sendTimes(guestRelease, &h.Times, g.Name)
 	e.send(guestRefused, float64(h.Refused), g.Name)
 	e.send(guestMisbehaved, float64(h.Misbehaved), g.Name)
+}
+
+// scaled sends which vCPUs a guest uses whose number of vCPUs follows its demand.
+func (e *exposition) scaled(g *inventory.GuestSample) {
+	s := g.Scaled
+	if s == nil {
+		return
+	}
+	if !s.Used.IsEmpty() {
+		e.send(guestVCPUsUsed, float64(s.Used.Len()), g.Name)
+	}
+	if s.Demand != nil {
+		e.send(guestVCPUsDemanded, *s.Demand, g.Name)
+	}
+	e.send(guestWeight, float64(s.Weight), g.Name)
+	e.send(guestAgentUp, oneIf(s.Answers()), g.Name, cmp.Or(s.Means, "unknown"))
 }
 
 // measured sends the last sample of a guest.

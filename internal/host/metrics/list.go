@@ -138,11 +138,16 @@ var (
 		"CPUs that vCPUs of a mirrored VM would use in addition on CPUs that it is not granted; "+
 			"not in guest_cpus_waited.",
 		"guest")
+	guestVCPUsUsed = add("guest_vcpus_used", gauge, "vCPUs",
+		"vCPUs that a VM with cpu.sharing scale uses, by the last report of its agent; absent for other VMs.", "guest")
+	guestVCPUsDemanded = add("guest_vcpus_demanded", gauge, "vCPUs",
+		"vCPUs that a VM with cpu.sharing scale could use, by the last report of its agent.", "guest")
 	guestWeight = add("guest_weight", gauge, "1",
-		"Share of a mirrored VM if the CPUs do not suffice, relative to the weights of others.", "guest")
+		"Share of a mirrored VM, or one with cpu.sharing scale, if the CPUs do not suffice, relative to the weights "+
+			"of others.", "guest")
 	guestAgentUp = add("guest_agent_up", gauge, "0 or 1",
-		"Whether the agent of a mirrored VM answers, and the means by which it frees vCPUs: "+
-			"partition, flip, offline, none; unknown if it has never reported.", "guest", "means")
+		"Whether the agent of a mirrored VM, or one with cpu.sharing scale, answers, and the means by which it frees "+
+			"vCPUs: partition, flip, offline, none; unknown if it has never reported.", "guest", "means")
 	guestTaken = add("guest_cpus_taken_total", counter, "CPUs",
 		"CPUs that a mirrored VM has been granted since the daemon first saw it run.", "guest")
 	guestRelease = addHistogram("guest_cpu_release_seconds", "seconds",

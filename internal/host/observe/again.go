@@ -35,7 +35,7 @@ func Again(
 		if len(mappings) > 0 {
 			seen.Ranges = mappings
 		}
-		seen.HandedOver = g.Seen.HandedOver
+		seen.HandedOver, seen.Scaled = g.Seen.HandedOver, g.Seen.Scaled
 		g.Seen, h.Gaps = seen, append(h.Gaps, gaps...)
 	}
 	if err := ctx.Err(); err != nil {

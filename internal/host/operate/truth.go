@@ -48,6 +48,9 @@ type Truth struct {
 	// HandedOver is what a guest that hands CPUs over has of them; nil: it hands none over, or
 	// does not run.
 	HandedOver *inventory.HandedOver `json:"hand_over,omitempty"`
+	// Scaled is which vCPUs a running guest uses whose number of vCPUs follows its demand; nil: it is none, or no
+	// daemon has recorded that.
+	Scaled *inventory.Scaled `json:"scaled,omitempty"`
 
 	Differences []drift.Difference `json:"drift"`
 	// InProgress says that the guest is being bound or moved: differences are expected.
@@ -91,6 +94,7 @@ func TruthOf(g inventory.Guest, t *topology.Topology) Truth {
 	r.Differences = drift.Of(g, t)
 	r.VCPUsByNode = vcpusByNode(g, t)
 	r.WaitShare, r.ThrottledShare = waitShares(g)
+	r.Scaled = g.Seen.Scaled
 	if g.Placement != nil && g.Placement.Handoff != nil {
 		r.WaitShare, r.HandedOver = nil, handedOver(g)
 	}
