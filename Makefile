@@ -153,6 +153,13 @@ bench-sharing: build
 	NUMAVISOR_LAB=1 NUMAVISOR_HANDOFF_REPEATS=$(or $(REPEATS),3) $(GO) test -count=1 -v -timeout=60m \
 	  -run '^TestLabHandoffCompared$$' ./lab/e2e
 
+# A program like PARSEC's canneal in a mirrored VM, on one node, on both, and by hand-over, while another VM loads the
+# memory of the other node. make bench-anneal REPEATS=3 takes some 15 minutes on two CPUs that do nothing else.
+.PHONY: bench-anneal
+bench-anneal: build
+	NUMAVISOR_LAB=1 NUMAVISOR_ANNEAL_REPEATS=$(or $(REPEATS),3) $(GO) test -count=1 -v -timeout=60m \
+	  -run '^TestLabAnneal$$' ./lab/e2e
+
 # What the daemon takes with 200 guests of libvirt: as root, 10 GiB, some minutes.
 bench-daemon: build
 	testdata/daemon-cost $(GUESTS)

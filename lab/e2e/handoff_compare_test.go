@@ -197,25 +197,12 @@ func localShare(m labcounter.Misses) float64 {
 func (l *labHost) prepare(t *testing.T, way string, names []string) {
 	t.Helper()
 	if way == "hand-over" {
-		for _, name := range names {
-			l.types(t, name, "park none")
-			l.types(t, name, "agent on")
-		}
-		if l.run(t, "sh", "-c", "kill -0 $(cat /run/daemon.pid)").status != 0 {
-			l.startDaemon(t)
-			l.hostAside(t, sharedHost)
-		}
-		for _, name := range names {
-			l.awaitRecord(t, 2*time.Minute, `"`+name+`":\{"means":"partition"(,"taken"|\})`)
-		}
+		l.startHandOver(t, names, sharedHost)
 		return
 	}
-	if l.run(t, "sh", "-c", "kill -0 $(cat /run/daemon.pid)").status == 0 {
-		l.stopDaemon(t, "TERM")
-	}
+	l.endHandOver(t, names)
 	mirrors := map[string][]topology.CPUID{}
 	for _, name := range names {
-		l.types(t, name, "agent off")
 		mirrors[name] = mirrorOf(t, l, name)
 	}
 	parts := thirds(names, mirrors)
@@ -244,6 +231,40 @@ func (l *labHost) prepare(t *testing.T, way string, names []string) {
 		}
 		l.types(t, name, "park "+strings.Join(parked, ","))
 	}
+}
+
+// startHandOver lets the daemon and the agents hand CPUs over, if they do not already. The host's own programs run on
+// the CPUs aside.
+func (l *labHost) startHandOver(t *testing.T, names []string, aside string) {
+	t.Helper()
+	if l.daemonRuns(t) {
+		return
+	}
+	for _, name := range names {
+		l.types(t, name, "park none")
+		l.types(t, name, "agent on")
+	}
+	l.startDaemon(t)
+	l.hostAside(t, aside)
+	for _, name := range names {
+		l.awaitRecord(t, 2*time.Minute, `"`+name+`":\{"means":"partition"(,"taken"|\})`)
+	}
+}
+
+// endHandOver ends the daemon and the agents: from then on the test gives the VMs their CPUs.
+func (l *labHost) endHandOver(t *testing.T, names []string) {
+	t.Helper()
+	if l.daemonRuns(t) {
+		l.stopDaemon(t, "TERM")
+	}
+	for _, name := range names {
+		l.types(t, name, "agent off")
+	}
+}
+
+func (l *labHost) daemonRuns(t *testing.T) bool {
+	t.Helper()
+	return l.run(t, "sh", "-c", "kill -0 $(cat /run/daemon.pid)").status == 0
 }
 
 func mirrorOf(t *testing.T, l *labHost, name string) []topology.CPUID {
