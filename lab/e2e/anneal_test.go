@@ -43,8 +43,8 @@ const (
 type annealed map[string]map[int][]float64
 
 // A program like PARSEC's canneal runs with six threads in a mirrored VM: on six vCPUs of node 0, on three of each
-// node, and on those that it is given when its load rises. Another VM loads the memory of node 1. 'make bench-anneal' prints
-// the figures.
+// node, and on those that it is given when its load rises. Another VM loads the memory of node 1. 'make bench-anneal'
+// prints the figures.
 func TestLabAnneal(t *testing.T) {
 	repeats, err := strconv.Atoi(os.Getenv("NUMAVISOR_ANNEAL_REPEATS"))
 	if err != nil {

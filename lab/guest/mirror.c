@@ -5,7 +5,8 @@
  *   agent kill|off|on|stop|cont
  *                     ->  AGENT <word>      SIGKILL (the agent is started again), end for good, start, SIGSTOP, SIGCONT
  *   park LIST|none    ->  PARKED <list>     takes vCPUs out of the scheduling without an agent, which must be off
- *   stat              ->  STAT <steal> <busy>   ticks of all vCPUs since boot, from /proc/stat
+ *   stat              ->  STAT <steal> <busy> <mask>   ticks of all vCPUs since boot, from /proc/stat, and the mask of the
+ *                         vCPUs that are parked
  *   run LINES REPORTS [AT THREADS]...
  *                     ->  RUN <ms> <steps> <barriers> <longest us> <steal>   REPORTS lines, one each second
  *                         MORE <threads> <mask of the vCPUs that are parked>   when there are more threads than before
@@ -512,7 +513,7 @@ int main(void)
         else if (!strncmp(line, "stat", 4)) {
             long steal, busy;
             ticks(&steal, &busy);
-            printf("STAT %ld %ld\n", steal, busy);
+            printf("STAT %ld %ld %lx\n", steal, busy, unused());
         } else if (!strncmp(line, "hello", 5))
             printf("NUMAVISOR-GUEST READY %d\n", get_nprocs_conf());
         else if (!strncmp(line, "quit", 4))
