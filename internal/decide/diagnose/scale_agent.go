@@ -13,10 +13,11 @@ func scaleWithoutAgent(v *view) (found []Finding) {
 		}
 		f := Finding{
 			Severity: Warning, Object: s.object(),
-			Evidence: []string{"which vCPUs it uses is not on record (the daemon's scale.json)"},
-			Effect:   "it uses all of its vCPUs, also where its nodes have fewer CPUs for them",
-			Fix:      "start the daemon, which decides on the number of vCPUs while it runs",
-			Command:  "systemctl enable --now numavisor",
+			Evidence: []string{"the daemon has not recorded which vCPUs it uses (scale.json)"},
+			Effect: "the number of vCPUs that it uses does not follow its demand: it uses all of them, or as many as " +
+				"its agent last arranged, also where its nodes have fewer CPUs",
+			Fix:     "start the daemon, which decides on the number of vCPUs while it runs",
+			Command: "systemctl enable --now numavisor",
 		}
 		if state != nil {
 			f.Evidence = []string{state.AgentText() + " (the daemon's scale.json)"}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/handoff"
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/daemon"
 	hands "github.com/numavisor/numavisor/internal/host/handoff"
 	"github.com/numavisor/numavisor/internal/host/labcounter"
@@ -116,14 +117,19 @@ func (h *Host) addRecorded(inv *inventory.Host) {
 	h.addScaled(inv)
 }
 
-// addScaled adds to the observed guests which vCPUs they use. A record of another process is of an earlier start.
-func (h *Host) addScaled(inv *inventory.Host) {
-	var all []*inventory.Guest
+// running returns the guests that run and whose placement is of a kind.
+func running(inv *inventory.Host, is func(*guest.Placement) bool) (all []*inventory.Guest) {
 	for i := range inv.Guests {
-		if g := &inv.Guests[i]; g.PID != 0 && g.Placement != nil && g.Placement.Scale != nil {
+		if g := &inv.Guests[i]; g.PID != 0 && g.Placement != nil && is(g.Placement) {
 			all = append(all, g)
 		}
 	}
+	return all
+}
+
+// addScaled adds to the observed guests which vCPUs they use. A record of another process is of an earlier start.
+func (h *Host) addScaled(inv *inventory.Host) {
+	all := running(inv, func(p *guest.Placement) bool { return p.Scale != nil })
 	if len(all) == 0 {
 		return
 	}
@@ -142,12 +148,7 @@ func (h *Host) addScaled(inv *inventory.Host) {
 
 // addHandedOver adds to the observed guests what the daemon records of the CPUs that they hand over.
 func (h *Host) addHandedOver(inv *inventory.Host) {
-	var mirrored []*inventory.Guest
-	for i := range inv.Guests {
-		if g := &inv.Guests[i]; g.PID != 0 && g.Placement != nil && g.Placement.Handoff != nil {
-			mirrored = append(mirrored, g)
-		}
-	}
+	mirrored := running(inv, func(p *guest.Placement) bool { return p.Handoff != nil })
 	if len(mirrored) == 0 {
 		return
 	}
