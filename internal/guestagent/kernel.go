@@ -3,6 +3,7 @@ package guestagent
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -81,16 +82,30 @@ func (k *linux) read(path string) (string, error) {
 	}
 }
 
+// write writes a file without the runtime's poller: of package os, each open file is registered with it, which takes
+// longer than the write.
 func (*linux) write(path, text string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_TRUNC|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return fmt.Errorf("opening %s: %w", path, err)
 	}
-	_, err = f.WriteString(text)
-	if closed := f.Close(); err == nil {
+	for rest := []byte(text); len(rest) > 0 && err == nil; {
+		var n int
+		switch n, err = unix.Write(fd, rest); {
+		case errors.Is(err, unix.EINTR):
+			err = nil
+		case err == nil && n == 0:
+			err = io.ErrShortWrite
+		}
+		rest = rest[max(0, n):]
+	}
+	if closed := unix.Close(fd); err == nil {
 		err = closed
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return nil
 }
 
 func (*linux) mkdir(path string) error {
