@@ -147,10 +147,10 @@ bench-handoff: build
 	  -run '^TestLabHandOffCost$$' ./lab/e2e
 
 # Three mirrored VMs that are busy by turns share CPUs in three ways, in the lab: thirds, overcommitted, hand-over.
-# make bench-sharing REPEATS=3 takes some 15 minutes on two CPUs that do nothing else.
+# make bench-sharing REPEATS=3 takes some 15 minutes on two CPUs that do nothing else; WAYS="thirds hand-over" runs two.
 .PHONY: bench-sharing
 bench-sharing: build
-	NUMAVISOR_LAB=1 NUMAVISOR_HANDOFF_REPEATS=$(or $(REPEATS),3) $(GO) test -count=1 -v -timeout=60m \
+	NUMAVISOR_LAB=1 NUMAVISOR_HANDOFF_REPEATS=$(or $(REPEATS),3) NUMAVISOR_HANDOFF_WAYS="$(WAYS)" $(GO) test -count=1 -v -timeout=60m \
 	  -run '^TestLabHandoffCompared$$' ./lab/e2e
 
 # A program like PARSEC's canneal in a mirrored VM, on one node, on both, and by hand-over, while another VM loads the

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -65,8 +66,8 @@ func TestLabHandoffCompared(t *testing.T) {
 	}
 	l := bootShared(t)
 	var all []outcome
+	ways := strings.Fields(cmp.Or(os.Getenv("NUMAVISOR_HANDOFF_WAYS"), "thirds overcommitted hand-over"))
 	for i := range repeats {
-		ways := []string{"thirds", "overcommitted", "hand-over"}
 		for j := range ways {
 			all = append(all, l.share(t, ways[(i+j)%len(ways)]))
 			t.Log("\n" + tableOf(all[len(all)-1:]))
