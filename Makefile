@@ -90,7 +90,7 @@ unit: packages
 quick:
 	@testdata/quick
 
-# End-to-end tests on a NUMA host in QEMU: every path once, and a third of the long tests.
+# End-to-end tests on a NUMA host in QEMU: every path once, and a part of the long tests.
 lab-test: build
 	@echo "== tests in the lab"
 	$(GO) run ./lab/suite -runner $(TESTSUM)

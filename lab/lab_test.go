@@ -183,7 +183,7 @@ func TestLabShowsTheShape(t *testing.T) {
 }
 
 func TestLabShowsThreadsAndCaches(t *testing.T) {
-	rotate.Test(t, 0)
+	rotate.Test(t, 3)
 	t.Parallel()
 	h := bootForTest(t, "smt", Options{})
 	got := h.in(
@@ -234,7 +234,7 @@ int main(void) { signal(SIGTRAP, on); for (int i = 0; i < 100000; i++) __asm__ v
 // the right CPU and node, with nodes of different sizes and on both sides of
 // the hole below 4 GiB (which is in node 1).
 func TestLabScopeCountsWhatIsKnown(t *testing.T) {
-	rotate.Test(t, 1)
+	rotate.Test(t, 4)
 	t.Parallel()
 	h := bootForTest(t, "uneven", Options{})
 	known := compileKnown(t, h)
@@ -336,6 +336,7 @@ marked: true
 // Programs whose demand is known share a node's budget: together they get it and no more, alone too. Nothing else is
 // counted where only marked accesses are seen.
 func TestLabBudgetOfANode(t *testing.T) {
+	rotate.Test(t, 1)
 	shape := filepath.Join(t.TempDir(), "budget.yaml")
 	if err := os.WriteFile(shape, []byte(budgetShape), 0o600); err != nil {
 		t.Fatal(err)

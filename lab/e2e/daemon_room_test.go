@@ -201,7 +201,7 @@ func TestLabDaemonWithANearlyFullTarget(t *testing.T) {
 // its memory, nodes 1 and 2 not for its vCPUs. Each of two VMs runs on the node of
 // the other's memory: the daemon exchanges them.
 func TestLabDaemonSwapsTwo(t *testing.T) {
-	rotate.Test(t, 1)
+	rotate.Test(t, 4)
 	l := boot(t, "square4")
 	const policy = "overcommit: 1"                // two vCPUs fill a node
 	for i, cpus := range []string{"2-3", "4-5"} { // these are well placed, and unmanaged

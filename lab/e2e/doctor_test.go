@@ -147,7 +147,7 @@ func TestLabDoctorFixesTheHost(t *testing.T) {
 // A memory-only node (CXL) that holds a guest's memory.
 func TestLabDoctorSeesMemoryOnlyNodes(t *testing.T) {
 	labtest.NeedsLab(t)
-	rotate.Test(t, 0)
+	rotate.Test(t, 3)
 	t.Parallel()
 	l := bootWith(t, "genoa-cxl", lab.Options{}) // booted in full, with this machine's root file system
 	only := strings.TrimSpace(

@@ -165,7 +165,7 @@ func (l *labHost) restartLibvirtd(t *testing.T) {
 // where it is and reports it, and the next bind moves it when the node has room
 // again.
 func TestLabTargetNodeFillsUp(t *testing.T) {
-	rotate.Test(t, 1)
+	rotate.Test(t, 4)
 	l := boot(t, "square4")
 	l.startForeign(t, foreign{name: "f", memoryMiB: 192, vcpus: 2, numatune: onNode0})
 	l.startBind(t, "f")

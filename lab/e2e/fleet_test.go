@@ -284,7 +284,7 @@ func (f *fleetLabs) worksOn(t *testing.T, host, name string) {
 // A daemon that is killed while libvirt migrates a VM, and a VM that ends on the target while it
 // arrives, leave one running VM, and no reservation on the other host.
 func TestLabFleetMigrationInterrupted(t *testing.T) {
-	rotate.Test(t, 1)
+	rotate.Test(t, 4)
 	f := bootFleet(t)
 	f.curl(t, "POST", "/v1/hosts/lab1/cordon", "", nil) // the VM begins on lab2, whose daemon runs alone
 	v := f.create(t, "m")
@@ -339,7 +339,7 @@ func (f *fleetLabs) settles(t *testing.T, name string) (host string) {
 // The server has libvirt make a VM's disks, stop, start and delete the VM, and adopts one that others
 // created. Each time the kernel shows the VM where the server says.
 func TestLabFleetRunsTheLifeOfAVM(t *testing.T) {
-	rotate.Test(t, 2)
+	rotate.Test(t, 5)
 	labtest.NeedsLab(t)
 	l := bootWith(t, "square4", lab.Options{Saved: true, Files: serverProgram(t)})
 	f := &fleetLabs{hosts: map[string]*labHost{"lab1": l}, first: l}

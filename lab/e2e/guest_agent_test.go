@@ -11,6 +11,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/api/guest"
 	"github.com/numavisor/numavisor/lab"
+	"github.com/numavisor/numavisor/lab/rotate"
 )
 
 // bootGuest boots a lab whose kernel stands for that of a guest, with the agent.
@@ -112,6 +113,7 @@ nodes: [{cpus: 1, memory: 700M}, {cpus: 1, memory: 700M}, {cpus: 1, memory: 700M
 // A vCPU that was parked alone gets threads when it comes back, also those of a program whose threads sleep at barriers
 // most of the time: the kernel sees that it is idle.
 func TestLabGuestAgentBarriers(t *testing.T) {
+	rotate.Test(t, 2)
 	shape := filepath.Join(t.TempDir(), "apart.yaml")
 	if err := os.WriteFile(shape, []byte(apartShape), 0o600); err != nil {
 		t.Fatal(err)

@@ -190,7 +190,7 @@ func (l *labHost) load(t *testing.T, busy, idle string) {
 // Load rises in one mirrored VM: its CPUs come from the other one, and back. The host's kernel saw no VM run on a CPU
 // of the other one, whatever was killed meanwhile.
 func TestLabHandoff(t *testing.T) {
-	rotate.Test(t, 0)
+	rotate.Test(t, 3)
 	labtest.NeedsLab(t)
 	t.Parallel()
 	l := bootHandoff(t, "square4", handoffPolicy, hostCPUs)

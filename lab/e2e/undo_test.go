@@ -12,7 +12,7 @@ import (
 // configuration too: else the next start would be bound to nodes that
 // Numavisor does not reserve any more.
 func TestLabUndoesAFirstBind(t *testing.T) {
-	rotate.Test(t, 2)
+	rotate.Test(t, 5)
 	l := boot(t, "square4")
 	l.startAllForeign(t,
 		foreign{name: "tuned", memoryMiB: 64, vcpus: 2, persistent: true, backing: "<source type='memfd'/>",

@@ -16,7 +16,7 @@ import (
 // on opposite nodes, with the truth: the tests of host/watch run inside.
 func TestLabWatch(t *testing.T) {
 	labtest.NeedsLab(t)
-	rotate.Test(t, 2)
+	rotate.Test(t, 5)
 	const folder = "../../internal/host/watch"
 	program := labtest.Build(t, folder)
 	l := bootWith(t, "square4", lab.Options{Saved: true, Files: map[string]string{"watch-tests": program}})

@@ -96,7 +96,7 @@ func TestLabXenDriver(t *testing.T) {
 // On a Xen host a VM is created on one node, its memory is where its vCPUs are, and what bind does is undone.
 // What cannot be done is refused and changes nothing.
 func TestLabXen(t *testing.T) {
-	rotate.Test(t, 0)
+	rotate.Test(t, 3)
 	l := bootXen(t)
 	if out := l.must(t, "topology").stdout; strings.Count(out, "1 GiB") != 4 {
 		t.Errorf("topology does not show four nodes of 1 GiB:\n%s", out)
@@ -144,7 +144,7 @@ func TestLabXen(t *testing.T) {
 // The daemon on a Xen host relieves an overloaded node, also if it is killed meanwhile, and sees VMs vanish. Requests
 // at its socket create VMs and delete them.
 func TestLabXenDaemon(t *testing.T) {
-	rotate.Test(t, 1)
+	rotate.Test(t, 4)
 	bootXen(t).relievesOnXen(t)
 }
 
@@ -161,7 +161,7 @@ func TestLabXenCells(t *testing.T) {
 
 // FIELD row P4: the same twenty commands give answers of the same shape on a host with KVM and on one with Xen.
 func TestLabXenP4(t *testing.T) {
-	rotate.Test(t, 0)
+	rotate.Test(t, 3)
 	host := bootXen(t)
 	definition := host.writeXL(t, "web", "")
 	onXen := host.answers(t, "create", "--xl", definition)
@@ -309,7 +309,7 @@ func (f *xenFleet) staysAway(t *testing.T, name string) {
 // A fleet of one Xen host creates a VM of type xen from its record: the VM has its memory on the nodes that the server
 // chose, is gone once it is stopped, comes back with its UUID, and is deleted, also while it reboots.
 func TestLabXenFleet(t *testing.T) {
-	rotate.Test(t, 2)
+	rotate.Test(t, 5)
 	f := upXen(t, bootXenWith(t, serverProgram(t)), "localhost:8443")
 	t.Cleanup(func() {
 		if t.Failed() {

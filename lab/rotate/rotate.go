@@ -1,6 +1,6 @@
 // Package rotate spreads the lab's longest tests over landings: 'make test' runs
-// what proves every path once and a third of the full matrices, of the kill
-// points and of the long measurements. Which third follows the number of
+// what proves every path once, a third of the full matrices and of the kill
+// points, and a sixth of the other long tests. Which part follows the number of
 // commits; 'make test-all' runs all.
 package rotate
 
@@ -10,21 +10,27 @@ import (
 	"testing"
 )
 
-// Variable holds the third that runs: 0, 1 or 2. All thirds run without it.
-const Variable = "NUMAVISOR_LAB_THIRD"
+// Variable holds the part that runs: 0 to 5. All parts run without it.
+const Variable = "NUMAVISOR_LAB_PART"
 
-const thirds = 3
+const (
+	thirds = 3
+	// Parts is how many landings run every test once.
+	Parts = 6
+)
 
-// Turn reports whether case i of a matrix runs this time.
-func Turn(i int) bool {
-	third, err := strconv.Atoi(os.Getenv(Variable))
-	return err != nil || i%thirds == third%thirds
+// Turn reports whether case i of a matrix runs this time: one in three.
+func Turn(i int) bool { return turn(i, thirds) }
+
+func turn(i, of int) bool {
+	part, err := strconv.Atoi(os.Getenv(Variable))
+	return err != nil || i%of == part%of
 }
 
-// Test skips a test that belongs to another third.
-func Test(t testing.TB, third int) {
+// Test skips a test that belongs to another part: one in six runs.
+func Test(t testing.TB, part int) {
 	t.Helper()
-	if !Turn(third) {
-		t.Skipf("belongs to third %d, this run is of third %s: 'make test-all' runs all", third, os.Getenv(Variable))
+	if !turn(part, Parts) {
+		t.Skipf("belongs to part %d, this run is of part %s: 'make test-all' runs all", part, os.Getenv(Variable))
 	}
 }

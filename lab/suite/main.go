@@ -1,7 +1,7 @@
-// Program suite runs the tests in the lab: it chooses the third of the long
+// Program suite runs the tests in the lab: it chooses the part of the long
 // tests that runs, runs the tests of Xen after the others, repeats a test whose
-// emulator has locked up, prints where the minutes went, and holds the suite to
-// its budget.
+// emulator has locked up, prints where the minutes went, and warns beyond its
+// budget.
 package main
 
 import (
@@ -31,15 +31,12 @@ import (
 const (
 	// mostRepeats is how many tests may be repeated after their emulator locked up.
 	mostRepeats = 2
-	// budget is how long the lab's part of 'make test' may take on two otherwise
+	// budget is how long the lab's part of 'make test' should take on two otherwise
 	// idle CPUs; beyond it the suite prints a warning. Up to 8 of these minutes are
-	// the third of Xen's tests that runs, without another lab at the same time.
+	// the part of Xen's tests that runs, without another lab at the same time.
+	// It fails nothing: the same suite took from 24 to 62 minutes on machines of one
+	// kind that nothing else used, since some are slower.
 	budget = 25 * time.Minute
-	// hardBudget fails the suite, but only where others used little of the
-	// machine: on a busy one both the time and the CPU time of an emulated host
-	// grow several times, since its CPUs wait for each other.
-	hardBudget = 43 * time.Minute
-	mostOthers = 0.15
 	// timeLimit ends a suite that hangs; allTimeLimit, one that does not rotate.
 	timeLimit    = 80 * time.Minute
 	allTimeLimit = 150 * time.Minute
@@ -51,7 +48,7 @@ const (
 func labsAtOnce() int { return min(runtime.NumCPU(), mostLabs) }
 
 func main() {
-	all := flag.Bool("all", false, "run all thirds of the long tests; there is no budget then")
+	all := flag.Bool("all", false, "run all long tests; there is no budget then")
 	run := flag.String("run", "Lab", "run only tests whose name matches")
 	runner := flag.String("runner", "gotest.tools/gotestsum@v1.13.0", "gotestsum, as go run takes it")
 	flag.Parse()
@@ -80,13 +77,13 @@ func suite(ctx context.Context, all bool, run, runner string) error {
 	if err != nil {
 		return err
 	}
-	third := "all"
+	part := "all"
 	if !all {
-		third = cmp.Or(os.Getenv(rotate.Variable), strconv.Itoa(commits(ctx)%3))
+		part = cmp.Or(os.Getenv(rotate.Variable), strconv.Itoa(commits(ctx)%rotate.Parts))
 	}
-	fmt.Printf("== third of the long tests that runs: %s (by the number of commits, or %s; 'make test-all' runs all)\n",
-		third, rotate.Variable)
-	s := &session{folder: folder, third: third, runner: runner}
+	fmt.Printf("== part of the long tests that runs: %s (by the number of commits, or %s; 'make test-all' runs all)\n",
+		part, rotate.Variable)
+	s := &session{folder: folder, part: part, runner: runner}
 	turns, err := turnsOf(groups, run)
 	if err != nil {
 		return err
@@ -119,26 +116,16 @@ func suite(ctx context.Context, all bool, run, runner string) error {
 	if all || run != "Lab" {
 		return verdict
 	}
-	return errors.Join(verdict, overBudget(wall, others))
-}
-
-// overBudget warns or fails when the tests of every landing take too long.
-// others is the share of the machine that other programs used.
-func overBudget(wall time.Duration, others float64) error {
-	if wall > hardBudget && others < mostOthers {
-		return fmt.Errorf(
-			"the tests took %v, their budget is %v: make them cheaper, or let some of them rotate (lab/rotate)",
-			wall.Round(time.Second), budget)
-	}
 	if wall > budget {
-		fmt.Printf("lab: WARNING: more than the budget of %v for two idle CPUs\n", budget)
+		fmt.Printf("lab: WARNING: more than the budget of %v for two idle CPUs: make the tests cheaper, "+
+			"or let some of them rotate (lab/rotate)\n", budget)
 	}
-	return nil
+	return verdict
 }
 
 // session runs gotestsum.
 type session struct {
-	folder, third, runner string
+	folder, part, runner string
 }
 
 func (s *session) silenceFile() string { return filepath.Join(s.folder, "silence") }
@@ -209,7 +196,7 @@ func (s *session) run(ctx context.Context, t turn) (o outcome) {
 	}
 	c := exec.CommandContext(ctx, "go", args...)
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	c.Env = append(os.Environ(), "NUMAVISOR_LAB=1", rotate.Variable+"="+s.third,
+	c.Env = append(os.Environ(), "NUMAVISOR_LAB=1", rotate.Variable+"="+s.part,
 		labtest.SilenceVariable+"="+s.silenceFile())
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.WaitDelay = time.Minute

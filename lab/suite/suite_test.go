@@ -119,19 +119,3 @@ func TestGroupsOfTests_AreTheirFiles(t *testing.T) {
 		t.Errorf("%q, %v", groups["TestLabRepairsDrift"], err)
 	}
 }
-
-func TestOverBudget_FailsOnlyOnAnIdleMachine(t *testing.T) {
-	for _, c := range []struct {
-		wall   time.Duration
-		others float64
-		fails  bool
-	}{
-		{16 * time.Minute, 0, false}, {budget + time.Minute, 0, false},
-		{hardBudget, 0, false}, {hardBudget + time.Minute, 0.1, true},
-		{hardBudget + time.Minute, 0.5, false},
-	} {
-		if err := overBudget(c.wall, c.others); (err != nil) != c.fails {
-			t.Errorf("%v with others at %v: %v", c.wall, c.others, err)
-		}
-	}
-}
