@@ -82,8 +82,7 @@ func (k *linux) read(path string) (string, error) {
 	}
 }
 
-// write writes a file without the runtime's poller: of package os, each open file is registered with it, which takes
-// longer than the write.
+// write writes a file without the runtime's poller: package os registers each file with it, by system calls of its own.
 func (*linux) write(path, text string) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_TRUNC|unix.O_CLOEXEC, 0)
 	if err != nil {

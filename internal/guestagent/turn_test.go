@@ -249,3 +249,22 @@ func TestWorkOfTheKernelIsBrief(t *testing.T) {
 		}
 	}
 }
+
+// A write replaces all that a file holds. It makes no file: those of the kernel exist or do not.
+func TestAWriteReplacesAFile(t *testing.T) {
+	path, k := filepath.Join(t.TempDir(), "epoch"), newLinux()
+	if err := k.write(path, "1"); err == nil {
+		t.Error("a file that does not exist is written")
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"123", "7", strings.Repeat("x", 100_000), ""} {
+		if err := k.write(path, text); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != text {
+			t.Errorf("wrote %d bytes, read %d: %v", len(text), len(got), err)
+		}
+	}
+}

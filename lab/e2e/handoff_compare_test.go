@@ -64,9 +64,15 @@ func TestLabHandoffCompared(t *testing.T) {
 	if err != nil {
 		t.Skip("a measurement: 'make bench-sharing' runs it")
 	}
+	known := []string{"thirds", "overcommitted", "hand-over"}
+	ways := strings.Fields(cmp.Or(os.Getenv("NUMAVISOR_HANDOFF_WAYS"), strings.Join(known, " ")))
+	for _, way := range ways {
+		if !slices.Contains(known, way) {
+			t.Fatalf("WAYS: %q is not one of %q", way, known)
+		}
+	}
 	l := bootShared(t)
 	var all []outcome
-	ways := strings.Fields(cmp.Or(os.Getenv("NUMAVISOR_HANDOFF_WAYS"), "thirds overcommitted hand-over"))
 	for i := range repeats {
 		for j := range ways {
 			all = append(all, l.share(t, ways[(i+j)%len(ways)]))
