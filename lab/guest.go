@@ -115,16 +115,21 @@ func (h *Host) AddScatter(ctx context.Context) error {
 
 // compileStatic returns a program in the cache folder, and compiles it if it is not there.
 func compileStatic(ctx context.Context, name string, source []byte) (string, error) {
+	return compileOnce(ctx, name, source, "-static", "-pthread")
+}
+
+// compileOnce returns what gcc makes of a source with these flags, from the cache folder if it is there.
+func compileOnce(ctx context.Context, name string, source []byte, flags ...string) (string, error) {
 	cache, err := cacheFolder()
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256(source)
+	sum := sha256.Sum256(append([]byte(strings.Join(flags, " ")+"\n"), source...))
 	target := filepath.Join(cache, name+"-"+hex.EncodeToString(sum[:6]))
 	if _, err := os.Stat(target); err == nil {
 		return target, nil
 	}
-	return target, compileC(ctx, source, target, "-static", "-pthread")
+	return target, compileC(ctx, source, target, flags...)
 }
 
 // compileC compiles one C source into the cache, in one step as others see it.

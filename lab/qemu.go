@@ -34,11 +34,12 @@ func (h *Host) arguments(ctx context.Context, o Options, k kernel, m machine) (a
 		args = append(args, "-fsdev", "local,id=s,security_model=none,multidevs=remap,path="+optionValue(o.Share),
 			"-device", "virtio-9p-pci,fsdev=s,mount_tag=share")
 	}
-	scope, env, err := h.loadScope(ctx, o)
+	scope, preload, err := h.loadScope(ctx, o)
 	if err != nil {
 		return nil, nil, fmt.Errorf("the lab's access counter: %w", err)
 	}
-	return append(args, scope...), env, nil
+	env, err = environment(ctx, o.Shape, preload)
+	return append(args, scope...), env, err
 }
 
 // machineArguments are those that a saved lab and one restored from it share.

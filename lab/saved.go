@@ -127,7 +127,7 @@ func savedKey(ctx context.Context, o Options, k kernel, image rootImage) (string
 		fmt.Fprintln(sum, file, info.Size(), info.ModTime().UnixNano())
 	}
 	fmt.Fprintln(sum, version, string(shape), warmScript)
-	for _, source := range [][]byte{initScript, startScript, agentSource} {
+	for _, source := range [][]byte{initScript, startScript, agentSource, slowClockSource} {
 		fmt.Fprintln(sum, len(source))
 		sum.Write(source)
 	}

@@ -2,9 +2,7 @@ package lab
 
 import (
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -52,14 +50,15 @@ func (v qemuVersion) pluginVersion() int {
 	return 1
 }
 
-// loadScope compiles the plugin into the cache, and returns QEMU's arguments
-// and environment for it.
-func (h *Host) loadScope(ctx context.Context, o Options) (args, env []string, err error) {
+// loadScope compiles the plugin into the cache, and returns QEMU's arguments for it and
+// the libraries that QEMU must load first.
+func (h *Host) loadScope(ctx context.Context, o Options) (args, preload []string, err error) {
 	version, err := askQEMUVersion(ctx, o.QEMU)
 	if err != nil {
 		return nil, nil, err
 	}
-	plugin, err := compileScope(ctx, version.pluginVersion())
+	plugin, err := compileOnce(ctx, "numascope", scopeSource, "-shared", "-fPIC",
+		fmt.Sprintf("-DPLUGIN_VERSION=%d", version.pluginVersion()))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -69,31 +68,9 @@ func (h *Host) loadScope(ctx context.Context, o Options) (args, env []string, er
 	}
 	args = []string{"-plugin", optionValue(plugin) + ",config=" + optionValue(config)}
 	if version.danglingCallbacks() {
-		if strings.ContainsAny(plugin, " :") {
-			return nil, nil, fmt.Errorf(
-				"%s cannot be loaded first by QEMU %v: spaces and colons end a name in LD_PRELOAD; set "+
-					"XDG_CACHE_HOME to a folder without them",
-				plugin,
-				version,
-			)
-		}
-		env = []string{"LD_PRELOAD=" + plugin}
+		preload = append(preload, plugin)
 	}
-	return args, env, nil
-}
-
-func compileScope(ctx context.Context, pluginVersion int) (string, error) {
-	cache, err := cacheFolder()
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(scopeSource)
-	target := filepath.Join(cache, fmt.Sprintf("numascope-%s-v%d.so", hex.EncodeToString(sum[:6]), pluginVersion))
-	if _, err := os.Stat(target); err == nil {
-		return target, nil
-	}
-	return target, compileC(ctx, scopeSource, target, "-shared", "-fPIC",
-		fmt.Sprintf("-DPLUGIN_VERSION=%d", pluginVersion))
+	return args, preload, nil
 }
 
 // scopeConfig writes the shape for the plugin: CPUs' nodes, memory ranges,

@@ -55,6 +55,10 @@ type Shape struct {
 	// Prefetch lets a program that reads memory in order wait for the budget of the memory alone
 	// and not for its latency, as the prefetchers of processors do.
 	Prefetch bool `json:"prefetch,omitempty"`
+	// Slowdown is how many seconds pass outside in one second of the lab; default 1. Emulated CPUs and the kernels on
+	// them seem faster inside by this factor, and delays of memory last longer outside: two real CPUs can then carry
+	// several emulated ones that work at once (slowclock/slowclock.c says how).
+	Slowdown int `json:"slowdown,omitempty"`
 }
 
 // Node is one NUMA node of a shape.
@@ -132,7 +136,7 @@ func ParseShape(r io.Reader) (Shape, error) {
 }
 
 func (s Shape) withDefaults() Shape {
-	s.Threads, s.L3PerNode = max(s.Threads, 1), max(s.L3PerNode, 1)
+	s.Threads, s.L3PerNode, s.Slowdown = max(s.Threads, 1), max(s.L3PerNode, 1), max(s.Slowdown, 1)
 	if s.DelayScale == 0 {
 		s.DelayScale = DefaultDelayScale
 	}
@@ -180,6 +184,9 @@ func (s Shape) Validate() error {
 		if node.PerMS != 0 && !(node.PerMS >= leastPerMS && node.PerMS <= 1e6) {
 			fail("nodes[%d].misses_per_ms: %v; allowed are 0 for no limit, and %v to 1000000", i, node.PerMS, leastPerMS)
 		}
+	}
+	if s.Slowdown < 0 || s.Slowdown > maxSlowdown {
+		fail("slowdown: %d; allowed are 1 to %d", s.Slowdown, maxSlowdown)
 	}
 	if s.DelayScale < 0 || math.IsNaN(s.DelayScale) || s.DelayScale > 1000 {
 		fail("delay_scale: %v; allowed are 0 to 1000", s.DelayScale)

@@ -39,6 +39,7 @@ func TestParseShapeNamesFieldAndValue(t *testing.T) {
 		{"nodes: [{cpus: 2, memory: 1G}]\ndistances: [[10], [10]]", "2 rows for 1 nodes"},
 		{"nodes: [{cpus: 2, memory: 1G}]\nlatency_ns: [[-1]]", "latency_ns[0][0]: -1"},
 		{"nodes: [{cpus: 2, memory: 1G}]\ndelay_scale: 1e9", "delay_scale"},
+		{"nodes: [{cpus: 2, memory: 1G}]\nslowdown: 101", "slowdown: 101"},
 		{"nodes: [{cpus: 2, memory: 1G, misses_per_ms: -1}]", "nodes[0].misses_per_ms"},
 		{"nodes: [{cpus: 2, memory: 1G}]\nnoddes: 3", "2:1: noddes: no such field; did you mean nodes?"},
 		{"nodes: [{cpus: 2, memory: 1G}, {cpus: 4, memory: 1G}]\nl3_per_node: 2", "l3_per_node: 2"},

@@ -63,7 +63,7 @@ type result struct {
 }
 
 // commandTime bounds one command in the lab, where everything runs some 30
-// times slower.
+// times slower; by the lab's clock, where that is slow.
 const commandTime = 3 * time.Minute
 
 func (l *labHost) run(t *testing.T, argv ...string) result {
@@ -71,7 +71,7 @@ func (l *labHost) run(t *testing.T, argv ...string) result {
 	if l.hangs != "" {
 		t.Fatalf("not run: the lab has a command that did not end, see %s: %s", l.hangs, strings.Join(argv, " "))
 	}
-	ctx, cancel := context.WithTimeout(l.ctx, commandTime)
+	ctx, cancel := context.WithTimeout(l.ctx, commandTime*time.Duration(l.Shape.Slowdown))
 	defer cancel()
 	var out, errOut bytes.Buffer
 	status, err := l.Run(ctx, argv, &out, &errOut)
