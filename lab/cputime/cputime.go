@@ -26,6 +26,12 @@ func (c Clock) Wall() time.Duration { return time.Since(c.begun) }
 // Own is the CPU time since the start of this program and of the programs that it has started.
 func (c Clock) Own() time.Duration { return own() - c.own }
 
+// Share is the share of the machine's CPU time since the start that this program and those that it has started used,
+// 0 to 1.
+func (c Clock) Share() float64 {
+	return c.Own().Seconds() / (c.Wall().Seconds() * float64(runtime.NumCPU()))
+}
+
 // Others is the share of the machine's CPU time since the start that other programs used, 0 to 1. It is 0 if the kernel
 // does not show it.
 func (c Clock) Others() float64 {
