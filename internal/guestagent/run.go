@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,9 +30,10 @@ const (
 	pace = 100 * time.Millisecond
 	// fast is the least time between two looks while threads run, and without PSI always.
 	fast = 20 * time.Millisecond
-	// tolerable is how many times longer than a look takes the agent waits for the next one: looks take at most a
-	// twentieth of a vCPU, also of a slow one.
+	// tolerable is how many times longer than a look takes the agent waits for the next one.
 	tolerable = 20
+	// lately is the number of times of which the cost of work is known.
+	lately = 4
 	// confirm is the time to the second look after one at which threads wait.
 	confirm = 5 * time.Millisecond
 	// mostCalm is the number of looks one after the other without any thread, after which looks end until the kernel
@@ -106,9 +108,9 @@ type loop struct {
 	opened   time.Time // last attempt
 	measured time.Time
 	sent     time.Time
-	between  time.Duration // two looks; 0: not measured yet
-	turns    int           // since the last measurement
-	own      time.Duration // for which the program had run at the last measurement
+	own      time.Duration // for which the program had run at the end of the last turn
+	looking  cost          // of a turn that only looks
+	mean     cost          // of a turn that also measures
 	calm     int           // looks one after the other at which no thread ran
 	quiet    time.Time     // until then what waits is not counted
 	doubt    int64         // threads that ran or waited at the last look, more than vCPUs, seen once; else 0
@@ -129,7 +131,6 @@ func (l *loop) turn(now time.Time) {
 		time.Sleep(timeout)
 	}
 	now = time.Now()
-	l.turns++
 	if fds[1].Revents&unix.POLLPRI != 0 {
 		l.calm = 0
 	}
@@ -140,7 +141,8 @@ func (l *loop) turn(now time.Time) {
 	}
 	rise := 1000*count >= l.last.Running+l.last.Waiting+1000
 	answered := fds[0].Revents != 0 && l.receive()
-	if !answered && now.Sub(l.measured) >= max(mid, 2*l.between) {
+	measured := !answered && now.Sub(l.measured) >= max(mid, l.mean.pause())
+	if measured {
 		l.measured = now
 		if err := l.agent.measure(now); err != nil {
 			l.options.Log("measuring demand: %v", err)
@@ -148,9 +150,9 @@ func (l *loop) turn(now time.Time) {
 		if l.agent.last.running >= step {
 			l.calm = 0
 		}
-		l.slowDown(l.agent.meter.own)
 	}
 	l.send(now, count, answered || rise)
+	l.price(measured, !answered && !l.sent.Equal(now))
 	if answered || l.agent.untidy {
 		l.agent.tidy()
 		// The kernel's work for a change goes on after it, longer in a slow VM: it is no demand.
@@ -160,12 +162,32 @@ func (l *loop) turn(now time.Time) {
 	}
 }
 
-// slowDown makes looks as rare as their cost requires. own is for how long the program has run.
-func (l *loop) slowDown(own time.Duration) {
-	if l.turns > 0 && own >= l.own {
-		l.between = min(tolerable*(own-l.own)/time.Duration(l.turns), every/2)
+// price notes what the turn has cost: one that measured, or one that did nothing but look.
+func (l *loop) price(measured, silent bool) {
+	own := l.agent.k.ownTime()
+	switch took := own - l.own; {
+	case measured:
+		l.mean.add(took)
+	case silent:
+		l.looking.add(took)
 	}
-	l.own, l.turns = own, 0
+	l.own = own
+}
+
+// cost is how long some work of the agent took the last times, the latest first.
+type cost []time.Duration
+
+func (c *cost) add(took time.Duration) {
+	*c = append(cost{max(0, took)}, (*c)[:min(len(*c), lately-1)]...)
+}
+
+// pause is the least time until the work is repeated: it takes at most a twentieth of a vCPU, also of a slow one. The
+// least time counts: one that was longer was disturbed, and says nothing of the next.
+func (c cost) pause() time.Duration {
+	if len(c) == 0 {
+		return 0
+	}
+	return min(tolerable*slices.Min(c), every/2)
 }
 
 // alert reports whether the agent looks for threads now.
@@ -176,7 +198,7 @@ func (l *loop) timeout(now time.Time) time.Duration {
 	case l.doubt > 0:
 		return confirm
 	case l.alert():
-		return max(fast, l.between, l.quiet.Sub(now).Round(time.Millisecond)+time.Millisecond)
+		return max(fast, l.looking.pause(), l.quiet.Sub(now).Round(time.Millisecond)+time.Millisecond)
 	}
 	return mid
 }

@@ -194,34 +194,55 @@ func TestFilesAreReplaced(t *testing.T) {
 }
 
 // Looks take at most a twentieth of a vCPU: where one takes 4 ms, the agent looks every 80 ms, and never less often
-// than twice for each report.
+// than twice for each report. What else the agent does makes looks no rarer.
 func TestLooksAreAsRareAsTheirCostRequires(t *testing.T) {
 	f := newFake(2)
-	f.files["/proc/loadavg"] = "0.00 0.00 0.00 1/120 99"
+	f.files["/proc/loadavg"] = "0.00 0.00 0.00 2/120 99"
+	c := &costly{f, map[string]time.Duration{}}
 	l := &loop{agent: start(t, f), channel: -1, pressure: -1, opened: time.Now()}
-	for _, c := range []struct {
-		turns      int
-		took, want time.Duration
+	l.agent.k, l.agent.parker.k, l.agent.meter.k = c, c, c
+	for _, step := range []struct {
+		look, measurement, wantLook, wantMeasurement time.Duration
 	}{
-		{10, 500 * time.Microsecond, fast}, {10, 40 * time.Millisecond, 80 * time.Millisecond},
-		{0, time.Second, 80 * time.Millisecond}, {2, time.Second, every / 2}, {10, time.Millisecond, fast},
+		{50 * time.Microsecond, time.Millisecond, fast, 20 * time.Millisecond},
+		{4 * time.Millisecond, 20 * time.Millisecond, 80 * time.Millisecond, 400 * time.Millisecond},
+		{time.Second, time.Second, every / 2, every / 2},
+		{50 * time.Microsecond, 10 * time.Millisecond, fast, 200 * time.Millisecond},
 	} {
-		l.turns = c.turns
-		l.slowDown(l.own + c.took)
-		if got := l.timeout(time.Now()); got != c.want {
-			t.Errorf("%d turns in %v: the next look is after %v, want %v", c.turns, c.took, got, c.want)
+		c.takes["/proc/loadavg"], c.takes["/proc/stat"] = step.look, step.measurement-step.look
+		l.looking, l.mean = nil, nil
+		l.measured = time.Time{}
+		l.turn(time.Now()) // measures
+		l.turn(time.Now()) // looks
+		if got := l.timeout(time.Now()); got != step.wantLook {
+			t.Errorf("a look takes %v: the next one is after %v, want %v", step.look, got, step.wantLook)
+		}
+		if got := l.mean.pause(); got != step.wantMeasurement {
+			t.Errorf("a measurement takes %v: the next one is after %v, want %v", step.measurement, got,
+				step.wantMeasurement)
 		}
 	}
-	l.slowDown(0) // another clock
-	if l.between < 0 {
-		t.Errorf("the time between looks is %v", l.between)
+	c.takes["/proc/loadavg"] = 100 * time.Millisecond
+	l.turn(time.Now())
+	if got := l.timeout(time.Now()); got != fast {
+		t.Errorf("after one look that was disturbed, the next one is after %v", got)
 	}
-	f.own = 50 * time.Millisecond
-	l.agent.meter.own, l.own = 0, 0
-	l.turn(time.Now()) // measures, after one turn
-	if l.between != every/2 {
-		t.Errorf("a turn of 50 ms: %v between looks, want %v", l.between, every/2)
+	f.own = 0 // another clock
+	l.turn(time.Now())
+	if got := l.timeout(time.Now()); got != fast {
+		t.Errorf("after a clock that went back, the next look is after %v", got)
 	}
+}
+
+// costly is a kernel whose files take time of the agent to read.
+type costly struct {
+	*fake
+	takes map[string]time.Duration
+}
+
+func (c *costly) read(path string) (string, error) {
+	c.own += c.takes[path]
+	return c.fake.read(path)
 }
 
 // One thread works, and the kernel has work of its own now and then: that is demand, but brief. Threads that meet at
