@@ -81,7 +81,7 @@ func (a *agent) enforce() {
 	used := present.And(a.granted)
 	if before == present.Without(used) {
 		if a.restless != (guest.VCPUs{}) {
-			a.restless = a.parker.settle(a.restless, used)
+			a.restless = a.parker.settle(a.restless, used, 1) // the host repeats its grant until they are idle
 		}
 		return
 	}
@@ -97,7 +97,7 @@ func (a *agent) enforce() {
 	a.wake(before.Without(parked).And(apart))
 	a.restless = a.restless.And(parked)
 	if released := parked.Without(before); released != (guest.VCPUs{}) {
-		a.restless = a.restless.Or(a.parker.settle(released, used))
+		a.restless = a.restless.Or(a.parker.settle(released, used, mostLooks))
 	}
 }
 

@@ -21,6 +21,7 @@ type fake struct {
 	files    map[string]string
 	now, own time.Duration
 	busy     map[int]bool // vCPUs that run something even when parked
+	bound    bool         // the kernel's threads on them cannot be moved
 	sweeps   int
 	writes   []string
 	noGroups bool
@@ -296,7 +297,9 @@ func (f *fake) list(folder string) ([]string, error) {
 func (f *fake) moveThreads(from, _ guest.VCPUs) {
 	f.sweeps++
 	for _, id := range from.IDs() {
-		delete(f.busy, id)
+		if !f.bound {
+			delete(f.busy, id)
+		}
 	}
 }
 

@@ -349,9 +349,8 @@ func (p *parker) readIRQs() {
 const (
 	// look is the time between two looks at a vCPU's run time.
 	look = time.Millisecond
-	// looks bounds the looks before an acknowledgement; later looks are those of the
-	// reports.
-	looks = 20
+	// mostLooks bounds the looks before an acknowledgement. After it, each message and each measurement is one look.
+	mostLooks = 20
 	// patient is the number of looks before interrupts, workqueues and kernel threads are moved: most vCPUs are idle
 	// sooner, and that takes longer.
 	patient = 3
@@ -360,8 +359,8 @@ const (
 	idleBelow = 0.25
 )
 
-// settle waits until the parked vCPUs are idle, and returns those that are not.
-func (p *parker) settle(parked, used guest.VCPUs) guest.VCPUs {
+// settle waits until the parked vCPUs are idle, for some looks at most, and returns those that are not.
+func (p *parker) settle(parked, used guest.VCPUs, looks int) guest.VCPUs {
 	busy := parked
 	before, ok := p.runTimes()
 	if !ok {

@@ -113,6 +113,7 @@ type loop struct {
 	mean     cost          // of a turn that also measures
 	calm     int           // looks one after the other at which no thread ran
 	quiet    time.Time     // until then what waits is not counted
+	late     bool          // a message came instead of the last look
 	doubt    int64         // threads that ran or waited at the last look, more than vCPUs, seen once; else 0
 	last     guest.Report
 	refused  string // why the last attempt to open failed, so that it is logged once
@@ -134,14 +135,18 @@ func (l *loop) turn(now time.Time) {
 	if fds[1].Revents&unix.POLLPRI != 0 {
 		l.calm = 0
 	}
-	// After a message the agent looks the next time: threads that wait now may wait for the agent itself.
+	// A message delays a look: threads that wait now may wait for the agent itself. It delays one look at most, since
+	// the host repeats messages.
 	count := int64(-1)
-	if l.alert() && !now.Before(l.quiet) && (ready <= 0 || fds[0].Revents == 0) {
+	silent := ready <= 0 || fds[0].Revents == 0
+	looks := l.alert() && !now.Before(l.quiet) && (silent || l.late)
+	if looks {
 		count = l.look()
 	}
+	l.late = !silent && !looks
 	rise := 1000*count >= l.last.Running+l.last.Waiting+1000
 	answered := fds[0].Revents != 0 && l.receive()
-	measured := !answered && now.Sub(l.measured) >= max(mid, l.mean.pause())
+	measured := !l.agent.untidy && now.Sub(l.measured) >= max(mid, l.mean.pause())
 	if measured {
 		l.measured = now
 		if err := l.agent.measure(now); err != nil {
@@ -152,8 +157,8 @@ func (l *loop) turn(now time.Time) {
 		}
 	}
 	l.send(now, count, answered || rise)
-	l.price(measured, !answered && !l.sent.Equal(now))
-	if answered || l.agent.untidy {
+	l.price(measured, looks && !answered && !l.sent.Equal(now))
+	if l.agent.untidy {
 		l.agent.tidy()
 		// The kernel's work for a change goes on after it, longer in a slow VM: it is no demand.
 		done := time.Now()
@@ -163,12 +168,12 @@ func (l *loop) turn(now time.Time) {
 }
 
 // price notes what the turn has cost: one that measured, or one that did nothing but look.
-func (l *loop) price(measured, silent bool) {
+func (l *loop) price(measured, looked bool) {
 	own := l.agent.k.ownTime()
 	switch took := own - l.own; {
 	case measured:
 		l.mean.add(took)
-	case silent:
+	case looked:
 		l.looking.add(took)
 	}
 	l.own = own
@@ -181,8 +186,8 @@ func (c *cost) add(took time.Duration) {
 	*c = append(cost{max(0, took)}, (*c)[:min(len(*c), lately-1)]...)
 }
 
-// pause is the least time until the work is repeated: it takes at most a twentieth of a vCPU, also of a slow one. The
-// least time counts: one that was longer was disturbed, and says nothing of the next.
+// pause is the least time until the work is repeated, half a second at most. Undisturbed, the work then takes at most a
+// twentieth of a vCPU, also of a slow one. The least cost counts: a greater one says nothing of the next.
 func (c cost) pause() time.Duration {
 	if len(c) == 0 {
 		return 0

@@ -125,6 +125,54 @@ func TestWorkOfAGrantIsNoDemand(t *testing.T) {
 	}
 }
 
+// The host repeats a grant ten times a second while a parked vCPU runs all the same. The agent sees new threads
+// meanwhile, and waits for that vCPU once, not at each message.
+func TestRepeatedGrantsDoNotStopLooks(t *testing.T) {
+	f := newFake(4)
+	f.files["/proc/loadavg"] = "0.00 0.00 0.00 2/120 99"
+	a := start(t, f)
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = unix.Close(ends[0]), unix.Close(ends[1]) }()
+	l := &loop{agent: a, options: Options{Log: t.Logf}, channel: ends[0], pressure: -1}
+	g := grantOf(1, 0, 1)
+	line, err := guest.Encode(&g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.busy[3], f.bound = true, true
+	turn := func() {
+		if _, err := unix.Write(ends[1], line); err != nil {
+			t.Fatal(err)
+		}
+		l.turn(time.Now())
+		var reports [4096]byte
+		_, _ = unix.Read(ends[1], reports[:])
+	}
+	turn()
+	if !l.last.Used.Has(3) {
+		t.Fatalf("vCPU 3 runs, and is not reported: %+v", l.last)
+	}
+	f.files["/proc/loadavg"] = "0.00 0.00 0.00 6/120 99"
+	before, turns := f.now, 0
+	for end := time.Now().Add(time.Second); l.last.Waiting < 2000 && time.Now().Before(end); turns++ {
+		turn()
+		time.Sleep(time.Millisecond)
+	}
+	if l.last.Running+l.last.Waiting != 5000 {
+		t.Errorf("five threads are reported as %+v", l.last)
+	}
+	if waited := f.now - before; waited > time.Duration(turns+2)*look { // a measurement also looks
+		t.Errorf("the agent waited for %v in %d messages that change nothing", waited, turns)
+	}
+	delete(f.busy, 3)
+	if turn(); l.last.Used.Has(3) {
+		t.Errorf("vCPU 3 is idle, and reported as used: %+v", l.last)
+	}
+}
+
 // A hand-over does not read all interrupts: that takes as long as all the rest of it.
 func TestAHandOverReadsNoInterrupts(t *testing.T) {
 	f := newFake(4)
@@ -227,7 +275,17 @@ func TestLooksAreAsRareAsTheirCostRequires(t *testing.T) {
 	if got := l.timeout(time.Now()); got != fast {
 		t.Errorf("after one look that was disturbed, the next one is after %v", got)
 	}
-	f.own = 0 // another clock
+	c.takes["/proc/loadavg"] = 4 * time.Millisecond
+	for range lately {
+		l.turn(time.Now())
+	}
+	f.own += time.Microsecond
+	l.price(false, false)
+	if got := l.looking.pause(); got != 80*time.Millisecond {
+		t.Errorf("after a turn without a look, the next look is after %v", got)
+	}
+	c.takes["/proc/loadavg"] = 0
+	f.own, l.measured = 0, time.Now() // another clock
 	l.turn(time.Now())
 	if got := l.timeout(time.Now()); got != fast {
 		t.Errorf("after a clock that went back, the next look is after %v", got)
