@@ -147,7 +147,8 @@ bench-handoff: build
 	  -run '^TestLabHandOffCost$$' ./lab/e2e
 
 # Three mirrored VMs that are busy by turns share CPUs in three ways, in the lab: thirds, overcommitted, hand-over.
-# make bench-sharing REPEATS=3 takes some 15 minutes on two CPUs that do nothing else; WAYS="thirds hand-over" runs two.
+# make bench-sharing REPEATS=3 takes some 40 minutes on two CPUs that do nothing else: the lab's clock is slow.
+# WAYS="thirds hand-over" runs two of them.
 .PHONY: bench-sharing
 bench-sharing: build
 	NUMAVISOR_LAB=1 NUMAVISOR_HANDOFF_REPEATS=$(or $(REPEATS),3) NUMAVISOR_HANDOFF_WAYS="$(WAYS)" $(GO) test -count=1 -v -timeout=60m \
