@@ -141,7 +141,8 @@ bench-lab: build
 bench-xen: build
 	$(BIN) lab bench --hypervisor xen $(BENCHFLAGS)
 
-# What it takes to park a vCPU: an isolated partition's CPU list against a flip and CPU offline, in turn, in the lab.
+# What it takes to park a vCPU: limits of programs and a partition against CPU offline, in turn, in a lab whose clock
+# is slow. ROUNDS=20 takes some 8 minutes.
 bench-handoff: build
 	NUMAVISOR_LAB=1 NUMAVISOR_HANDOFF_ROUNDS=$(or $(ROUNDS),100) $(GO) test -count=1 -v -timeout=30m \
 	  -run '^TestLabHandOffCost$$' ./lab/e2e
