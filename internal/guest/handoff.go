@@ -50,6 +50,20 @@ type Scale struct {
 	Weight int `json:"weight"`
 }
 
+// Divisible returns the vCPUs that the daemon may bind to one of several nodes by what they access: those of cells on
+// several nodes, of a guest whose number of vCPUs follows its demand. Other cells promise the guest where they are.
+func (p *Placement) Divisible() (vcpus VCPUSet) {
+	if p == nil || p.Scale == nil || p.CPUMode != CPURange {
+		return VCPUSet{}
+	}
+	for i := range p.Cells {
+		if p.Cells[i].Nodes.Len() > 1 {
+			vcpus = vcpus.Union(p.Cells[i].VCPUs)
+		}
+	}
+	return vcpus
+}
+
 // HasAgent reports whether an agent in the guest takes vCPUs out of use, and needs a port to the host.
 func (p *Placement) HasAgent() bool { return p.Handoff != nil || p.Scale != nil }
 

@@ -3,6 +3,7 @@ package inventory
 import (
 	"time"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -53,12 +54,32 @@ type GuestSample struct {
 	// Accesses are shares of its accesses to memory by the node that holds it
 	// and the node of the CPU that makes them; they sum to 1. Empty: not measured.
 	Accesses []AccessShare `json:"accesses,omitempty"`
+	// VCPUAccesses are those of each vCPU that the daemon may bind to a node by them (guest.Placement.Divisible),
+	// ascending by vCPU. Empty: there are no such vCPUs, or no source counts by vCPU.
+	VCPUAccesses []VCPUAccess `json:"vcpu_accesses,omitempty"`
 	// HandedOver is what a mirrored guest has of the CPUs that guests hand to each other; nil:
 	// it hands none over, or the daemon does not.
 	HandedOver *HandedOver `json:"handed_over,omitempty"`
 	// Scaled is which vCPUs a guest uses whose number of vCPUs follows its demand; nil: it is none, or the daemon does
 	// not decide on it.
 	Scaled *Scaled `json:"scaled,omitempty"`
+}
+
+// VCPUAccess holds the accesses of one vCPU to memory in the window of a sample.
+type VCPUAccess struct {
+	VCPU guest.VCPUID `json:"vcpu"`
+	// On is the node of the CPU on which the vCPU ran last.
+	On topology.NodeID `json:"on"`
+	// ByNode are accesses to the memory of each node that the caches did not answer, in the unit of the source.
+	ByNode map[topology.NodeID]float64 `json:"by_node"`
+}
+
+// Total is the number of accesses to all nodes.
+func (a *VCPUAccess) Total() (sum float64) {
+	for _, n := range a.ByNode {
+		sum += n
+	}
+	return sum
 }
 
 // AccessShare is the part of a guest's accesses that goes from CPUs of one

@@ -6,26 +6,9 @@ import (
 	"math"
 	"slices"
 
-	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
-
-// Accesses are those of one vCPU in a period.
-type Accesses struct {
-	VCPU guest.VCPUID `json:"vcpu"`
-	// ByNode counts accesses to the memory of each node that its caches did not answer.
-	ByNode map[topology.NodeID]float64 `json:"by_node"`
-	// On is the node on which the vCPU runs now.
-	On topology.NodeID `json:"on"`
-}
-
-// total is the number of accesses to all nodes.
-func (a *Accesses) total() (sum float64) {
-	for _, n := range a.ByNode {
-		sum += n
-	}
-	return sum
-}
 
 // intensive is the share of the accesses of the busiest vCPU from which a vCPU counts as using much memory: those
 // below it would make even the worst division little worse.
@@ -44,7 +27,7 @@ const resolution = 1e-4
 // the nodes, rounded up, or as few more as the room of other nodes demands. Of all such divisions, the one with
 // the most local accesses is taken, where a change of node counts as the loss of a tenth of the vCPU's accesses. The
 // error says that there is not enough room, or that a count is impossible.
-func Divide(accesses []Accesses, room map[topology.NodeID]int) ([]topology.NodeID, error) {
+func Divide(accesses []inventory.VCPUAccess, room map[topology.NodeID]int) ([]topology.NodeID, error) {
 	nodes := make([]topology.NodeID, 0, len(room))
 	all := 0
 	var errs []error
@@ -63,7 +46,7 @@ func Divide(accesses []Accesses, room map[topology.NodeID]int) ([]topology.NodeI
 				errs = append(errs, fmt.Errorf("vCPU %d accesses node %d %v times", a.VCPU, n, count))
 			}
 		}
-		most = max(most, a.total())
+		most = max(most, a.Total())
 	}
 	if len(accesses) > all {
 		errs = append(errs, fmt.Errorf("%d vCPUs do not fit into room for %d", len(accesses), all))
@@ -76,14 +59,14 @@ func Divide(accesses []Accesses, room map[topology.NodeID]int) ([]topology.NodeI
 }
 
 type division struct {
-	accesses []Accesses
+	accesses []inventory.VCPUAccess
 	nodes    []topology.NodeID // ascending
 	room     map[topology.NodeID]int
 	most     float64 // accesses of the busiest vCPU
 }
 
 func (d *division) isIntensive(i int) bool {
-	return d.most > 0 && d.accesses[i].total() >= intensive*d.most
+	return d.most > 0 && d.accesses[i].Total() >= intensive*d.most
 }
 
 // quota returns how many intensive vCPUs each node may have: the least number that suffices.
@@ -140,9 +123,9 @@ func (d *division) divide() []topology.NodeID {
 // price of a change.
 func (d *division) cost(i int, n topology.NodeID) int {
 	a := &d.accesses[i]
-	lost := a.total() - a.ByNode[n]
+	lost := a.Total() - a.ByNode[n]
 	if n != a.On {
-		lost += stay * a.total()
+		lost += stay * a.Total()
 	}
 	units := lost / max(d.most, math.SmallestNonzeroFloat64) / resolution
 	change := 0

@@ -9,11 +9,12 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-func vcpu(id int, on topology.NodeID, byNode ...float64) Accesses {
-	a := Accesses{VCPU: guest.VCPUID(id), On: on, ByNode: map[topology.NodeID]float64{}}
+func vcpu(id int, on topology.NodeID, byNode ...float64) inventory.VCPUAccess {
+	a := inventory.VCPUAccess{VCPU: guest.VCPUID(id), On: on, ByNode: map[topology.NodeID]float64{}}
 	for n, count := range byNode {
 		a.ByNode[topology.NodeID(n)] = count
 	}
@@ -24,19 +25,19 @@ func TestDivide(t *testing.T) {
 	four := map[topology.NodeID]int{0: 4, 1: 4}
 	for _, c := range []struct {
 		name     string
-		accesses []Accesses
+		accesses []inventory.VCPUAccess
 		room     map[topology.NodeID]int
 		want     []topology.NodeID
 	}{
-		{"each to its memory", []Accesses{vcpu(0, 1, 9, 1), vcpu(1, 0, 1, 9)}, four, []topology.NodeID{0, 1}},
+		{"each to its memory", []inventory.VCPUAccess{vcpu(0, 1, 9, 1), vcpu(1, 0, 1, 9)}, four, []topology.NodeID{0, 1}},
 		{"intensive ones apart, the one that loses less away from its memory",
-			[]Accesses{vcpu(0, 0, 9, 1), vcpu(1, 0, 8, 2)}, four, []topology.NodeID{0, 1}},
-		{"idle ones may crowd", []Accesses{vcpu(0, 0, 100, 0), vcpu(1, 0, 2, 0), vcpu(2, 0, 2, 0)}, four,
+			[]inventory.VCPUAccess{vcpu(0, 0, 9, 1), vcpu(1, 0, 8, 2)}, four, []topology.NodeID{0, 1}},
+		{"idle ones may crowd", []inventory.VCPUAccess{vcpu(0, 0, 100, 0), vcpu(1, 0, 2, 0), vcpu(2, 0, 2, 0)}, four,
 			[]topology.NodeID{0, 0, 0}},
-		{"noise moves none", []Accesses{vcpu(0, 0, 49, 51), vcpu(1, 1, 51, 49)}, four, []topology.NodeID{0, 1}},
-		{"no room where the memory is", []Accesses{vcpu(0, 1, 9, 0), vcpu(1, 1, 1, 0)},
+		{"noise moves none", []inventory.VCPUAccess{vcpu(0, 0, 49, 51), vcpu(1, 1, 51, 49)}, four, []topology.NodeID{0, 1}},
+		{"no room where the memory is", []inventory.VCPUAccess{vcpu(0, 1, 9, 0), vcpu(1, 1, 1, 0)},
 			map[topology.NodeID]int{0: 1, 1: 1}, []topology.NodeID{0, 1}},
-		{"nothing was counted", []Accesses{vcpu(0, 1), vcpu(1, 1)}, four, []topology.NodeID{1, 1}},
+		{"nothing was counted", []inventory.VCPUAccess{vcpu(0, 1), vcpu(1, 1)}, four, []topology.NodeID{1, 1}},
 		{"no vCPUs", nil, four, []topology.NodeID{}},
 	} {
 		got, err := Divide(c.accesses, c.room)
@@ -48,16 +49,16 @@ func TestDivide(t *testing.T) {
 
 func TestDivideRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
-		accesses []Accesses
+		accesses []inventory.VCPUAccess
 		room     map[topology.NodeID]int
 	}{
-		"no room":         {[]Accesses{vcpu(0, 0, 1), vcpu(1, 0, 1)}, map[topology.NodeID]int{0: 1}},
-		"no nodes":        {[]Accesses{vcpu(0, 0, 1)}, nil},
+		"no room":         {[]inventory.VCPUAccess{vcpu(0, 0, 1), vcpu(1, 0, 1)}, map[topology.NodeID]int{0: 1}},
+		"no nodes":        {[]inventory.VCPUAccess{vcpu(0, 0, 1)}, nil},
 		"a negative room": {nil, map[topology.NodeID]int{0: -1}},
-		"a negative count": {[]Accesses{vcpu(0, 0, -1)},
+		"a negative count": {[]inventory.VCPUAccess{vcpu(0, 0, -1)},
 			map[topology.NodeID]int{0: 1}},
-		"no number": {[]Accesses{vcpu(0, 0, math.NaN())}, map[topology.NodeID]int{0: 1}},
-		"too many":  {[]Accesses{vcpu(0, 0, math.Inf(1))}, map[topology.NodeID]int{0: 1}},
+		"no number": {[]inventory.VCPUAccess{vcpu(0, 0, math.NaN())}, map[topology.NodeID]int{0: 1}},
+		"too many":  {[]inventory.VCPUAccess{vcpu(0, 0, math.Inf(1))}, map[topology.NodeID]int{0: 1}},
 	} {
 		if at, err := Divide(c.accesses, c.room); err == nil {
 			t.Errorf("%s: %v", name, at)
@@ -66,7 +67,7 @@ func TestDivideRefuses(t *testing.T) {
 }
 
 // lost is what a division costs, computed from its description.
-func lost(accesses []Accesses, at []topology.NodeID) (sum float64) {
+func lost(accesses []inventory.VCPUAccess, at []topology.NodeID) (sum float64) {
 	for i, a := range accesses {
 		all := 0.0
 		for _, count := range a.ByNode {
@@ -80,15 +81,15 @@ func lost(accesses []Accesses, at []topology.NodeID) (sum float64) {
 }
 
 // legal reports whether a division is within the rooms, and how many intensive vCPUs the fullest node has.
-func legal(accesses []Accesses, room map[topology.NodeID]int, at []topology.NodeID) (ok bool, fullest int) {
+func legal(accesses []inventory.VCPUAccess, room map[topology.NodeID]int, at []topology.NodeID) (ok bool, fullest int) {
 	most := 0.0
 	for i := range accesses {
-		most = max(most, accesses[i].total())
+		most = max(most, accesses[i].Total())
 	}
 	vcpus, busy := map[topology.NodeID]int{}, map[topology.NodeID]int{}
 	for i, n := range at {
 		vcpus[n]++
-		if most > 0 && accesses[i].total() >= most/4 {
+		if most > 0 && accesses[i].Total() >= most/4 {
 			busy[n]++
 		}
 	}
@@ -108,9 +109,9 @@ func TestDivide_EqualsBruteForce(t *testing.T) {
 		for n := range nodes {
 			room[topology.NodeID(n)] = rapid.IntRange(0, 4).Draw(t, "room")
 		}
-		var accesses []Accesses
+		var accesses []inventory.VCPUAccess
 		for i := range rapid.IntRange(0, 5).Draw(t, "vCPUs") {
-			a := Accesses{VCPU: guest.VCPUID(i), On: topology.NodeID(rapid.IntRange(0, nodes-1).Draw(t, "on")),
+			a := inventory.VCPUAccess{VCPU: guest.VCPUID(i), On: topology.NodeID(rapid.IntRange(0, nodes-1).Draw(t, "on")),
 				ByNode: map[topology.NodeID]float64{}}
 			for n := range nodes {
 				a.ByNode[topology.NodeID(n)] = rapid.SampledFrom([]float64{0, 0, 1, 7, 100, 1000}).Draw(t, fmt.Sprint("to ", n))
@@ -137,7 +138,7 @@ func TestDivide_EqualsBruteForce(t *testing.T) {
 			return
 		}
 		for i := range accesses {
-			most = max(most, accesses[i].total())
+			most = max(most, accesses[i].Total())
 		}
 		ok, fullest := legal(accesses, room, got)
 		if loss := lost(accesses, got); !ok || fullest != even || loss > best+2*float64(len(accesses))*resolution*most {

@@ -175,6 +175,8 @@ func (m *Meter) Read(window time.Duration) (map[string]watch.Access, error) {
 	accesses := make(map[string]watch.Access, len(m.guests))
 	for _, g := range m.guests {
 		amounts := map[inventory.AccessShare]float64{}
+		var vcpus []inventory.VCPUAccess
+		divisible := g.Placement.Divisible()
 		for _, t := range g.Seen.Threads {
 			whole := max(busy[t.LastCPU], onCPU[t.LastCPU])
 			from, known := m.nodeOf[t.LastCPU]
@@ -182,13 +184,18 @@ func (m *Meter) Read(window time.Duration) (map[string]watch.Access, error) {
 				continue
 			}
 			part := float64(ran[t.TID]) / float64(whole)
+			byNode := make(map[topology.NodeID]float64, len(m.before.nodes))
 			for n, to := range m.before.nodes {
-				missed := since(m.before, before, int(t.LastCPU), n)
-				amounts[inventory.AccessShare{From: from, To: to}] += part * float64(missed)
+				byNode[to] = part * float64(since(m.before, before, int(t.LastCPU), n))
+				amounts[inventory.AccessShare{From: from, To: to}] += byNode[to]
+			}
+			if t.VCPU != nil && divisible.Contains(*t.VCPU) {
+				vcpus = append(vcpus, inventory.VCPUAccess{VCPU: *t.VCPU, On: from, ByNode: byNode})
 			}
 		}
 		a := watch.AccessOf(amounts, window)
 		a.MemoryMBps = 0 // the traffic of emulated CPUs cannot be compared with that of real ones
+		a.VCPUs = vcpus
 		accesses[g.Name] = a
 	}
 	return accesses, nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/host/watch"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -127,6 +128,30 @@ func TestMeter_DividesTheCountByRunTime(t *testing.T) {
 	}
 	again, err := m.Read(2 * time.Second)
 	if diff := cmp.Diff(map[string]watch.Access{"a": {}, "b": {}, "idle": {}}, again); err != nil || diff != "" {
+		t.Errorf("error %v\n%s", err, diff)
+	}
+}
+
+func TestMeter_AccessesOfDivisibleVCPUs(t *testing.T) {
+	f := newCounterFile(t)
+	id := guest.VCPUID(1)
+	g := vm("g", inventory.Thread{TID: 11, LastCPU: 0}, inventory.Thread{TID: 12, LastCPU: 3, VCPU: &id})
+	g.Placement = &guest.Placement{CPUMode: guest.CPURange, Scale: &guest.Scale{}, Cells: []guest.Cell{
+		{VCPUs: topology.Range[guest.VCPUID](0, 1), Nodes: topology.SetOf[topology.NodeID](0, 2)}}}
+	m := NewMeter(f.path(), linux.Root(f.root))
+	if err := m.Follow([]inventory.Guest{g}, twoNodes()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Read(0); err != nil {
+		t.Fatal(err)
+	}
+	g.Seen.Threads[0].RunTime, g.Seen.Threads[1].RunTime = time.Second, 250*time.Millisecond
+	f.busy = [4]int{100, 0, 0, 100}
+	f.miss(0, 5, 5)
+	f.miss(3, 200_000, 600_000)
+	got, err := m.Read(time.Second)
+	want := []inventory.VCPUAccess{{VCPU: 1, On: 2, ByNode: map[topology.NodeID]float64{0: 50_000, 2: 150_000}}}
+	if diff := cmp.Diff(want, got["g"].VCPUs); err != nil || diff != "" {
 		t.Errorf("error %v\n%s", err, diff)
 	}
 }

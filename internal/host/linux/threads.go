@@ -73,7 +73,7 @@ func (r Root) VCPUThreads(pid int, known map[int]string) (tids []int, named bool
 			}
 			known[tid] = name
 		}
-		if id, ok := vcpuOf(name); ok {
+		if id, ok := VCPUOf(name); ok {
 			vcpus[tid] = id
 		}
 	}
@@ -154,7 +154,7 @@ func ParseSchedstat(data []byte) (run, wait time.Duration, err error) {
 // with debug-threads=on (libvirt always asks for it), Cloud Hypervisor,
 // Firecracker and crosvm. QEMU's own "IO mon_iothread" serves its monitor.
 func roleOf(name string) (inventory.ThreadRole, *guest.VCPUID) {
-	if id, ok := vcpuOf(name); ok {
+	if id, ok := VCPUOf(name); ok {
 		return inventory.RoleVCPU, &id
 	}
 	switch {
@@ -168,7 +168,8 @@ func roleOf(name string) (inventory.ThreadRole, *guest.VCPUID) {
 	return inventory.RoleEmulator, nil
 }
 
-func vcpuOf(name string) (guest.VCPUID, bool) {
+// VCPUOf returns the vCPU that a thread with this name runs: QEMU's "CPU 3/KVM", and the names of other VMMs.
+func VCPUOf(name string) (guest.VCPUID, bool) {
 	digits := ""
 	if rest, ok := strings.CutPrefix(name, "CPU "); ok {
 		digits, _, ok = strings.Cut(rest, "/")

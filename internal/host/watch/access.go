@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +24,9 @@ type Access struct {
 	// MemoryMBps is the guest's traffic to memory in MB (10^6 bytes) a second;
 	// 0 if the source does not report it.
 	MemoryMBps float64
+	// VCPUs are the accesses of divisible vCPUs (guest.Placement.Divisible), if the source counts by vCPU. ByNode has
+	// topology.NoNode where the source reports only that it was another node.
+	VCPUs []inventory.VCPUAccess
 }
 
 // Meter measures guests' accesses to memory.
@@ -67,7 +71,9 @@ const retryMeter = 10 * time.Second
 type access struct {
 	meters []Meter
 	of     map[string]int // by guest: the position of its meter
-	next   time.Time      // when to ask the meters again; zero: at once
+	// byVCPU is the same for the meter that counts the accesses of a guest's divisible vCPUs.
+	byVCPU map[string]int
+	next   time.Time // when to ask the meters again; zero: at once
 }
 
 func (a *access) due(now time.Time) bool { return len(a.meters) > 0 && !now.Before(a.next) }
@@ -80,17 +86,23 @@ func (a *access) Close() error {
 	return errors.Join(errs...)
 }
 
+// countsVCPUs reports whether a source tells the accesses of vCPUs apart.
+func countsVCPUs(s inventory.AccessSource) bool {
+	return s == inventory.AccessPMU || s == inventory.AccessCounter
+}
+
 // assign passes all guests to the best meter, those that it cannot measure to
-// the next one, and so on.
+// the next one, and so on. Guests with divisible vCPUs also go to the first meter that counts by vCPU.
 func (w *Watcher) assign(now time.Time) {
 	w.access.next = now.Add(retryMeter)
-	w.access.of = make(map[string]int, len(w.guests))
+	w.access.of, w.access.byVCPU = make(map[string]int, len(w.guests)), map[string]int{}
 	left := make([]inventory.Guest, len(w.guests))
 	for i, e := range w.guests {
 		left[i] = e.guest
 	}
 	for i, m := range w.access.meters {
-		err := m.Follow(left, w.topology)
+		asked := w.asked(m, left)
+		err := m.Follow(asked, w.topology)
 		w.gaps.set(inventory.AccessUnmeasured, inventory.HostRef(), inventory.AccessText(m.Source()), err)
 		var unmetered *UnmeteredError
 		if err != nil && !errors.As(err, &unmetered) {
@@ -102,7 +114,15 @@ func (w *Watcher) assign(now time.Time) {
 		}
 		if unmetered != nil {
 			for _, name := range unmetered.Guests {
-				delete(w.access.of, name)
+				if w.access.of[name] == i {
+					delete(w.access.of, name)
+				}
+			}
+		}
+		for _, g := range asked {
+			refused := unmetered != nil && slices.Contains(unmetered.Guests, g.Name)
+			if countsVCPUs(m.Source()) && !refused && !g.Placement.Divisible().IsEmpty() {
+				w.access.byVCPU[g.Name] = i
 			}
 		}
 		for _, g := range left {
@@ -114,14 +134,33 @@ func (w *Watcher) assign(now time.Time) {
 	}
 }
 
+// asked returns the guests that a meter is to follow: those left to it, and those of whose divisible vCPUs no meter
+// counts the accesses yet.
+func (w *Watcher) asked(m Meter, left []inventory.Guest) []inventory.Guest {
+	if !countsVCPUs(m.Source()) {
+		return left
+	}
+	asked := slices.Clone(left)
+	for _, e := range w.guests {
+		_, measured := w.access.of[e.guest.Name]
+		_, counted := w.access.byVCPU[e.guest.Name]
+		if measured && !counted && !e.guest.Placement.Divisible().IsEmpty() {
+			asked = append(asked, e.guest)
+		}
+	}
+	return asked
+}
+
 // measureAccesses adds each guest's accesses to guests, and their traffic to
 // nodes; it returns the sources in use.
 func (w *Watcher) measureAccesses(s *inventory.Sample, window time.Duration) []inventory.AccessSource {
 	read := make([]map[string]Access, len(w.access.meters))
 	inUse := make([]bool, len(w.access.meters)+1)
 	follows := make([]bool, len(w.access.meters))
-	for _, i := range w.access.of {
-		follows[i] = true
+	for _, of := range []map[string]int{w.access.of, w.access.byVCPU} {
+		for _, i := range of {
+			follows[i] = true
+		}
 	}
 	for i, m := range w.access.meters {
 		if !follows[i] {
@@ -151,6 +190,9 @@ func (w *Watcher) measureAccesses(s *inventory.Sample, window time.Duration) []i
 			a = estimate(e, g, w)
 		}
 		w.takeAccess(e, g, a, source)
+		if at, counted := w.access.byVCPU[g.Name]; counted {
+			g.VCPUAccesses = resolveVCPUs(read[at][g.Name].VCPUs, w.topology)
+		}
 	}
 	addTraffic(s)
 	var sources []inventory.AccessSource
@@ -245,6 +287,31 @@ func resolve(
 		}
 	}
 	sortShares(out)
+	return out
+}
+
+// resolveVCPUs assigns accesses to an unknown other node to the only other node of the host. On a host with more of
+// them, the accesses say nothing of where a vCPU belongs, and it returns none.
+func resolveVCPUs(vcpus []inventory.VCPUAccess, t *topology.Topology) []inventory.VCPUAccess {
+	out := make([]inventory.VCPUAccess, 0, len(vcpus))
+	for _, a := range vcpus {
+		byNode := maps.Clone(a.ByNode)
+		if count, unknown := byNode[topology.NoNode]; unknown {
+			delete(byNode, topology.NoNode)
+			others := 0
+			for i := range t.Nodes {
+				if n := t.Nodes[i].ID; n != a.On && t.Nodes[i].Memory > 0 {
+					others++
+					byNode[n] += count
+				}
+			}
+			if others != 1 {
+				return nil
+			}
+		}
+		a.ByNode = byNode
+		out = append(out, a)
+	}
 	return out
 }
 

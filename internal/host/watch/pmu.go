@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -201,6 +202,8 @@ func (p *PMU) Read(time.Duration) (map[string]Access, error) {
 func (p *PMU) read(g *pmuGuest) (a Access, measured bool, err error) {
 	unplaced := false
 	amounts := map[inventory.AccessShare]float64{}
+	var vcpus []inventory.VCPUAccess
+	divisible := g.guest.Placement.Divisible()
 	for i := range g.threads {
 		t := &g.threads[i]
 		loads, misses, placed, err := t.since()
@@ -208,7 +211,7 @@ func (p *PMU) read(g *pmuGuest) (a Access, measured bool, err error) {
 			return Access{}, false, err
 		}
 		unplaced = unplaced || !placed
-		node := p.nodeOfThread(g, t.tid)
+		vcpu, node := p.lastOn(g, t.tid)
 		if node == topology.NoNode {
 			continue
 		}
@@ -218,19 +221,24 @@ func (p *PMU) read(g *pmuGuest) (a Access, measured bool, err error) {
 		}
 		amounts[inventory.AccessShare{From: node, To: node}] += local
 		amounts[inventory.AccessShare{From: node, To: topology.NoNode}] += misses
+		if placed && vcpu != nil && divisible.Contains(*vcpu) {
+			vcpus = append(vcpus, inventory.VCPUAccess{VCPU: *vcpu, On: node,
+				ByNode: map[topology.NodeID]float64{node: local, topology.NoNode: misses}})
+		}
 	}
 	a = AccessOf(amounts, 0)
+	a.VCPUs = vcpus
 	return a, len(a.Shares) > 0 || !unplaced, nil
 }
 
-// nodeOfThread is the node of the CPU where a thread last ran.
-func (p *PMU) nodeOfThread(g *pmuGuest, tid int) topology.NodeID {
-	for _, t := range g.guest.Seen.Threads {
-		if t.TID == tid && int(t.LastCPU) < len(p.nodeOf) {
-			return p.nodeOf[t.LastCPU]
+// lastOn returns the vCPU of a thread, nil if it is not known, and the node of the CPU where the thread last ran.
+func (p *PMU) lastOn(g *pmuGuest, tid int) (*guest.VCPUID, topology.NodeID) {
+	for i := range g.guest.Seen.Threads {
+		if t := &g.guest.Seen.Threads[i]; t.TID == tid && int(t.LastCPU) < len(p.nodeOf) {
+			return t.VCPU, p.nodeOf[t.LastCPU]
 		}
 	}
-	return topology.NoNode
+	return nil, topology.NoNode
 }
 
 // Close closes all counters.

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -350,6 +351,33 @@ func TestPMU_DistributionOfLoads(t *testing.T) {
 		}
 		if len(s.Gaps) > 0 {
 			t.Error(gapsOf(s))
+		}
+	}
+}
+
+// Accesses to another node are those to the only other one. On a host with more of them, they say nothing of a vCPU's
+// place.
+func TestPMU_AccessesOfDivisibleVCPUs(t *testing.T) {
+	for nodes, want := range map[int][]inventory.VCPUAccess{
+		2: {{VCPU: 0, On: 0, ByNode: map[topology.NodeID]float64{0: 75, 1: 25}},
+			{VCPU: 2, On: 1, ByNode: map[topology.NodeID]float64{1: 10, 0: 90}}},
+		3: nil,
+	} {
+		w := newWorld(t, nodes, 2)
+		v := w.add("a", 100, byNode{0: gib, 1: gib}, 0, 1, 2)
+		v.guest.Placement = &guest.Placement{CPUMode: guest.CPURange, Scale: &guest.Scale{}, Cells: []guest.Cell{
+			{VCPUs: topology.SetOf[guest.VCPUID](0, 2), Nodes: topology.SetOf[topology.NodeID](0, 1)},
+			{VCPUs: topology.SetOf[guest.VCPUID](1), Nodes: topology.SetOf[topology.NodeID](0)},
+		}}
+		p, counters := newFakePMU(true)
+		watcher := w.watcher(Options{Meters: []Meter{p}})
+		watcher.Sample()
+		counters.count(101, 75, 25, 1)
+		counters.count(102, 5, 5, 1) // of a cell on one node
+		counters.count(103, 10, 90, 1)
+		w.pass(time.Second, 0.5, 0)
+		if diff := cmp.Diff(want, watcher.Sample().Guests[0].VCPUAccesses); diff != "" {
+			t.Errorf("%d nodes: %s", nodes, diff)
 		}
 	}
 }

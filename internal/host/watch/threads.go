@@ -86,6 +86,9 @@ func (e *guestSampler) adopt(w *Watcher, tids []int) (changed bool) {
 			Role:    inventory.RoleVCPU,
 			LastCPU: max(0, t.cpu),
 		}
+		if v, ok := linux.VCPUOf(e.names[t.tid]); ok && e.named {
+			e.guest.Seen.Threads[i].VCPU = &v
+		}
 	}
 	return changed
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -661,6 +662,43 @@ func TestAccess_EachGuestGetsTheBestMeter(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"b", "c"}, next.follows); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A VM whose bandwidth resctrl measures has the accesses of its divisible vCPUs from the PMU.
+func TestAccess_VCPUsAreCountedBesideABetterMeter(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	for i, name := range []string{"a", "b"} {
+		w.add(name, 100*(i+1), byNode{0: gib}, 0)
+	}
+	w.vms[0].guest.Placement = &guest.Placement{CPUMode: guest.CPURange, Scale: &guest.Scale{}, Cells: []guest.Cell{
+		{VCPUs: topology.SetOf[guest.VCPUID](0), Nodes: topology.SetOf[topology.NodeID](0, 1)}}}
+	counts := []inventory.VCPUAccess{{VCPU: 0, On: 0, ByNode: map[topology.NodeID]float64{0: 3, 1: 4}}}
+	best := &fakeMeter{source: inventory.AccessResctrl, can: []string{"a", "b"},
+		reading: map[string]Access{"a": local(0, 99), "b": local(0, 5)}}
+	next := &fakeMeter{source: inventory.AccessPMU, can: []string{"a"},
+		reading: map[string]Access{"a": {Shares: local(1, 0).Shares, VCPUs: counts}}}
+	watcher := w.watcher(Options{Meters: []Meter{best, next}})
+	s := watcher.Sample()
+	a := guestOf(t, s, "a")
+	if a.Load.Remote.Source != inventory.AccessResctrl || a.Load.MemoryMBps != 99 {
+		t.Errorf("its accesses are %+v", a.Load)
+	}
+	if diff := cmp.Diff(counts, a.VCPUAccesses); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"a"}, next.follows); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]inventory.AccessSource{inventory.AccessResctrl}, s.Accesses); diff != "" {
+		t.Error(diff)
+	}
+
+	next.can = nil // and a VM that the PMU refuses is measured by resctrl all the same
+	w.now = w.now.Add(retryMeter)
+	a = guestOf(t, watcher.Sample(), "a")
+	if len(a.VCPUAccesses) > 0 || a.Load.Remote.Source != inventory.AccessResctrl {
+		t.Errorf("%+v", a)
 	}
 }
 
