@@ -1,6 +1,12 @@
 package inventory
 
-import "github.com/numavisor/numavisor/internal/guest"
+import (
+	"fmt"
+	"strings"
+
+	"github.com/numavisor/numavisor/internal/guest"
+	"github.com/numavisor/numavisor/internal/topology"
+)
 
 // Scaled is what the daemon knows of a running guest whose number of vCPUs follows its demand.
 type Scaled struct {
@@ -17,6 +23,15 @@ type Scaled struct {
 	Means string `json:"means,omitempty"`
 	// Silent says that the agent has sent nothing for three seconds.
 	Silent bool `json:"silent,omitempty"`
+	// Divided are the vCPUs that are bound to one of several nodes by what they access, ascending by node. The others
+	// run on any node of their cell.
+	Divided []VCPUsOfNode `json:"divided,omitempty"`
+}
+
+// VCPUsOfNode are vCPUs of a guest on one node.
+type VCPUsOfNode struct {
+	Node  topology.NodeID `json:"node"`
+	VCPUs guest.VCPUSet   `json:"vcpus"`
 }
 
 // Answers reports whether the guest's agent has reported, within the last three seconds.
@@ -24,3 +39,13 @@ func (s *Scaled) Answers() bool { return s.Means != "" && !s.Silent }
 
 // AgentText says in words whether the guest's agent answers and how it takes vCPUs out of use.
 func (s *Scaled) AgentText() string { return agentText(s.Means, s.Silent) }
+
+// DividedText says which vCPUs are bound to nodes by what they access, such as "0-1 on node 0, 2-3 on node 1"; empty:
+// none.
+func (s *Scaled) DividedText() string {
+	texts := make([]string, 0, len(s.Divided))
+	for _, d := range s.Divided {
+		texts = append(texts, fmt.Sprintf("%s on node %d", d.VCPUs, d.Node))
+	}
+	return strings.Join(texts, ", ")
+}

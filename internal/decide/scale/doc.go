@@ -8,6 +8,6 @@
 // Divide divides the vCPUs of one guest over nodes by their measured accesses, as vProbe does (Wu and others: CLUSTER
 // 2016): those that use much memory are spread evenly, and each is near what it accesses.
 //
-// Both are exact: shares by a polymatroid, nodes by a flow of least cost. Room host/handoff carries Decide out; nothing
-// carries Divide out yet.
+// Both are exact: shares by a polymatroid, nodes by a flow of least cost. Dividing says when a division is worth it.
+// Room host/handoff carries both out.
 package scale
