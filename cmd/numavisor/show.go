@@ -79,6 +79,9 @@ func printScaled(w io.Writer, s *inventory.Scaled) {
 		used = "vCPUs " + s.Used.String()
 	}
 	printf(w, "vCPUs by demand: uses %s, at least %d; %s\n", used, s.Min, s.AgentText())
+	if len(s.Divided) > 0 {
+		printf(w, "vCPUs by accesses: %s\n", s.DividedText())
+	}
 }
 
 func printView(w io.Writer, t *topology.Topology, v operate.View) {

@@ -30,6 +30,9 @@ func TestWhichVCPUsAVMUsesIsShown(t *testing.T) {
 		"vCPUs by demand: uses all vCPUs, at least 1; no agent has reported\n": {Min: 1},
 		"vCPUs by demand: uses vCPUs 0-1, at least 1; its agent frees vCPUs by means partition\n": {Min: 1,
 			Used: topology.SetOf[guest.VCPUID](0, 1), Means: string(guestapi.Partition)},
+		"vCPUs by demand: uses all vCPUs, at least 2; no agent has reported\n" +
+			"vCPUs by accesses: 0,2 on node 0, 1 on node 3\n": {Min: 2, Divided: []inventory.VCPUsOfNode{
+			{Node: 0, VCPUs: topology.SetOf[guest.VCPUID](0, 2)}, {Node: 3, VCPUs: topology.SetOf[guest.VCPUID](1)}}},
 	} {
 		var printed strings.Builder
 		printScaled(&printed, s)

@@ -157,10 +157,14 @@ func scaled(s *inventory.Scaled) []string {
 	if s.Demand != nil {
 		demand = fmt.Sprintf("demands %.1f", *s.Demand)
 	}
-	return []string{
+	texts := []string{
 		said("vCPUs", "uses %s, %s; at least %d, weight %d", used, demand, s.Min, s.Weight),
 		said("agent", "%s", s.AgentText()),
 	}
+	if len(s.Divided) > 0 {
+		texts = append(texts, said("by accesses", "vCPUs %s", s.DividedText()))
+	}
+	return texts
 }
 
 // within says under which time a share of the releases was.

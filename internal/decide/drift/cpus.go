@@ -9,7 +9,8 @@ import (
 )
 
 // vcpus checks that each vCPU may run on exactly its assigned CPUs, as far as they
-// are online. If none of them is online, the kernel lets the vCPU run anywhere.
+// are online. If none of them is online, the kernel lets the vCPU run anywhere. The daemon may have bound a divisible
+// vCPU to its assigned CPUs of one node.
 func (c *comparison) vcpus() {
 	if c.placed.CPUMode == guest.CPUNone {
 		return
@@ -18,6 +19,7 @@ func (c *comparison) vcpus() {
 		c.mirror()
 		return
 	}
+	divisible := c.placed.Divisible()
 	for _, v := range c.placed.VCPUs {
 		intended := c.online(v.CPUs)
 		for _, thread := range c.guest.Seen.Threads {
@@ -28,11 +30,22 @@ func (c *comparison) vcpus() {
 			switch {
 			case intended.IsEmpty():
 				c.add(CPUsOffline, object, v.CPUs.String(), seen.String())
+			case divisible.Contains(v.ID) && c.ofOneNode(seen, intended):
 			case !seen.Equal(intended):
 				c.add(VCPUAffinity, object, intended.String(), seen.String())
 			}
 		}
 	}
+}
+
+// ofOneNode reports whether CPUs are all those of some node among others.
+func (c *comparison) ofOneNode(cpus, among topology.CPUSet) bool {
+	for i := range c.topology.Nodes {
+		if own := c.topology.Nodes[i].CPUs.Intersect(among); !own.IsEmpty() && own.Equal(cpus) {
+			return true
+		}
+	}
+	return false
 }
 
 // mirror checks that the vCPUs of a guest that hands CPUs over run on CPUs that it

@@ -90,6 +90,17 @@ func twoCells() inventory.Guest {
 	}
 }
 
+// divide makes the vCPUs of twoCells divisible: both may run on both nodes.
+func divide(g *inventory.Guest) {
+	p := g.Placement
+	p.Scale = &guest.Scale{Min: 1, Weight: 100}
+	for i := range p.Cells {
+		p.Cells[i].Nodes = nodes("0-1")
+		p.VCPUs[i].CPUs = cpus("0-3")
+		g.Seen.Ranges[i].Policy = "prefer (many):0-1"
+	}
+}
+
 func TestOf(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -105,6 +116,23 @@ func TestOf(t *testing.T) {
 			g.Seen.Threads[0].Affinity = cpus("2")
 		},
 			[]string{"vCPU 0 may run on CPUs 2, not 0-1"}},
+		{"divisible vCPUs, one of them bound to a node", func(g *inventory.Guest, _ *topology.Topology) {
+			divide(g)
+			g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = cpus("2-3"), cpus("0-3")
+		}, nil},
+		{"a divisible vCPU bound to a part of a node", func(g *inventory.Guest, _ *topology.Topology) {
+			divide(g)
+			g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = cpus("2"), cpus("0-3")
+		}, []string{"vCPU 0 may run on CPUs 2, not 0-3"}},
+		{"a divisible vCPU bound to another node", func(g *inventory.Guest, _ *topology.Topology) {
+			divide(g)
+			g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = cpus("4-5"), cpus("0-3")
+		}, []string{"vCPU 0 may run on CPUs 4-5, not 0-3"}},
+		{"a vCPU that is not divisible, bound to a node", func(g *inventory.Guest, _ *topology.Topology) {
+			divide(g)
+			g.Placement.Scale = nil
+			g.Seen.Threads[0].Affinity, g.Seen.Threads[1].Affinity = cpus("2-3"), cpus("0-3")
+		}, []string{"vCPU 0 may run on CPUs 2-3, not 0-3"}},
 		{"a vCPU pinned to fewer CPUs", func(g *inventory.Guest,
 			_ *topology.Topology) {
 			g.Seen.Threads[0].Affinity = cpus("0")

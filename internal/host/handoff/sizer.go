@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"sync"
 	"time"
@@ -22,6 +23,8 @@ type Sizer struct {
 	// Shared are the CPUs that ordinary guests share, by the operator's policy.
 	Shared func(*topology.Topology) topology.CPUSet
 	Log    func(format string, args ...any)
+	// Inform logs what is no fault: that vCPUs are bound to other nodes.
+	Inform func(format string, args ...any)
 	// File records which vCPUs guests use, for other programs; no decision relies on it. It belongs into a folder that
 	// a boot of the host empties. Empty: nothing is recorded.
 	File string
@@ -63,7 +66,13 @@ func (z *Sizer) Sampled(s inventory.Sample) {
 func (z *Sizer) Run(ctx context.Context) error {
 	l := &sizing{Sizer: z, guests: map[string]*connection{}, messages: make(chan message)}
 	l.sizes = Sizes{Rules: z.Rules, Send: l.send}
+	l.divider = divider{threads: z.Threads, inform: z.Inform, guests: map[string]*divided{}}
 	defer l.workers.Wait()
+	defer func() {
+		if err := l.divider.end(l.topology); err != nil {
+			l.complain(err)
+		}
+	}()
 	defer func() {
 		for _, c := range l.guests {
 			c.stop()
@@ -79,6 +88,9 @@ func (z *Sizer) Run(ctx context.Context) error {
 		case u := <-updates:
 			l.follow(ctx, u)
 		case l.sample = <-samples:
+			if err := l.divider.sampled(&l.sample, l.topology, l.roomOf, time.Now()); err != nil {
+				l.complain(err)
+			}
 		case m := <-l.messages:
 			if err := l.sizes.Report(m.guest, m.line, time.Now()); err != nil {
 				l.complain(err)
@@ -92,7 +104,7 @@ func (z *Sizer) Run(ctx context.Context) error {
 			continue // until an observation shows one
 		}
 		next, err := l.sizes.Step(l.room(), time.Now())
-		if err = errors.Join(err, l.publish(l.sizes.States(time.Now()))); err != nil {
+		if err = errors.Join(err, l.publish(l.statesNow())); err != nil {
 			l.complain(err)
 		}
 		timer.Reset(time.Until(next))
@@ -110,6 +122,7 @@ func (z *Sizer) States() map[string]inventory.Scaled {
 type sizing struct {
 	*Sizer
 	sizes    Sizes
+	divider  divider
 	guests   map[string]*connection
 	messages chan message
 	workers  sync.WaitGroup
@@ -125,6 +138,15 @@ type sizing struct {
 type ScaledGuest struct {
 	PID int `json:"pid"`
 	inventory.Scaled
+}
+
+func (l *sizing) statesNow() map[string]inventory.Scaled {
+	states := l.sizes.States(time.Now())
+	for name, s := range states {
+		s.Divided = l.divider.nodes(name)
+		states[name] = s
+	}
+	return states
 }
 
 // publish makes states known to this program, and to others if they have changed.
@@ -171,6 +193,15 @@ func (l *sizing) room() map[topology.NodeID]int {
 	return scale.Room(l.topology, l.Shared(l.topology).Minus(l.taken), &l.sample, l.apart)
 }
 
+// roomOf returns the CPUs that nodes have for one of these guests: without the work of all others.
+func (l *sizing) roomOf(name string) map[topology.NodeID]int {
+	apart := maps.Clone(l.apart)
+	for other := range l.guests {
+		apart[other] = other == name
+	}
+	return scale.Room(l.topology, l.Shared(l.topology).Minus(l.taken), &l.sample, apart)
+}
+
 func (l *sizing) send(name string, text []byte) {
 	if c := l.guests[name]; c != nil {
 		c.send(text)
@@ -203,6 +234,7 @@ func (l *sizing) follow(ctx context.Context, u update) {
 			l.workers.Go(func() { c.run(ctx) })
 		}
 		l.sizes.Guest(g.Name, g.Placement, g.Seen.MemoryByNode)
+		l.divider.follow(g, l.topology)
 	}
 	for name := range l.guests {
 		if !seen[name] {
@@ -215,4 +247,5 @@ func (l *sizing) leave(name string) {
 	l.guests[name].stop()
 	delete(l.guests, name)
 	l.sizes.Gone(name)
+	l.divider.leave(name)
 }

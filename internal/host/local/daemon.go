@@ -92,9 +92,11 @@ func (h *Host) Agents(o *daemon.Options) (run []func(context.Context) error) {
 	rules := handoff.RulesOf(h.Policy)
 	log := func(format string, args ...any) { o.Log.Warn(fmt.Sprintf(format, args...)) }
 	others := h.Policy.NotShared() // as with hand-over, a policy that is read again counts from the next start on
-	z := &hands.Sizer{Threads: h.root, Log: log, File: h.scaled(), Shared: func(t *topology.Topology) topology.CPUSet {
-		return t.CPUSet().Minus(t.Housekeeping.Union(others))
-	}}
+	inform := func(format string, args ...any) { o.Log.Info(fmt.Sprintf(format, args...)) }
+	z := &hands.Sizer{Threads: h.root, Log: log, Inform: inform, File: h.scaled(),
+		Shared: func(t *topology.Topology) topology.CPUSet {
+			return t.CPUSet().Minus(t.Housekeeping.Union(others))
+		}}
 	o.Watcher = scaled{o.Watcher, z}
 	run = append(run, z.Run)
 	if rules.CPUs.IsEmpty() {
