@@ -12,6 +12,8 @@
  *                         MORE <threads> <mask of the vCPUs that are parked>   when there are more threads than before
  *                         RISE <us> <vCPU>
  *                         DONE
+ *   bound LINES REPORTS AT THREADS
+ *                     ->  as run, with each thread on the vCPU of its number alone; one run of a boot, without an agent
  *   stop              ->  the run ends: DONE
  *   anneal SWAPS THREADS
  *                     ->  ANNEAL <ms>
@@ -51,6 +53,7 @@
 #define THREADS 64
 #define PHASES 64
 #define MEMORY (4 << 20) /* bytes of each thread: no cache of the lab holds them */
+#define USED (24 << 20)  /* bytes for each bound thread: together more than the kernel has used until then */
 #define SPIN 1e-3        /* seconds */
 #define PARTITION "/sys/fs/cgroup/parked-by-hand/" /* the agent has others */
 #define PROGRAMS "/sys/fs/cgroup/numavisor-programs/" /* the agent moves all programs there */
@@ -191,6 +194,7 @@ static struct worker {
 static int n_workers;
 static _Atomic int n_ready;
 static int lines; /* of a step */
+static int bound; /* each thread runs on the vCPU of its number */
 static _Atomic unsigned left __attribute__((aligned(128)));
 static _Atomic unsigned leader_asleep;
 
@@ -266,6 +270,16 @@ static void step(struct worker *w)
 /* Memory is there, on the node where its thread begins, before any work is measured. */
 static void touch(struct worker *w)
 {
+    if (bound) {
+        cpu_set_t own;
+        CPU_ZERO(&own);
+        CPU_SET(w->id, &own);
+        sched_setaffinity(0, sizeof own, &own); /* of the first thread, also that of the threads that it starts */
+        /* The kernel gives memory first that it has used before, and that the host has placed then: take that away. */
+        char *used = mmap(NULL, USED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+        if (used == MAP_FAILED)
+            printf("NO MEMORY\n");
+    }
     const size_t page = 4096 / sizeof *w->memory;
     for (size_t at = 0; at < MEMORY / sizeof *w->memory; at += page)
         w->memory[at] = 1;
@@ -506,6 +520,10 @@ int main(void)
             park(word);
         else if (!strncmp(line, "run ", 4))
             start_run(line + 4);
+        else if (!strncmp(line, "bound ", 6)) {
+            bound = 1;
+            start_run(line + 6);
+        }
         else if (!strncmp(line, "anneal ", 7))
             start_anneal(line + 7);
         else if (!strncmp(line, "stop", 4))
