@@ -1,5 +1,6 @@
 /* The first process of the lab's mirrored KVM guests: loads the modules of the port to the host, runs the agent
- * numavisor-guest, and works with as many threads as asked to. It talks over the serial console, a line at a time:
+ * numavisor-guest (unless the kernel's command line has the word noagent), and works with as many threads as asked to.
+ * It talks over the serial console, a line at a time:
  *
  *   hello             ->  NUMAVISOR-GUEST READY <vCPUs>     also said once after boot
  *   agent kill|off|on|stop|cont
@@ -495,10 +496,12 @@ static void load_modules(void)
     }
 }
 
-int main(void)
+int main(int count, char **words) /* those of the kernel's command line that the kernel does not know */
 {
     struct termios raw;
     char line[1024], word[128];
+    for (int i = 1; i < count; i++)
+        agent_wanted &= strcmp(words[i], "noagent") != 0;
     mkdir("/run", 0755);
     mount("none", "/proc", "proc", 0, NULL);
     mount("none", "/sys", "sysfs", 0, NULL);
