@@ -207,7 +207,8 @@ func (h *Hands) Report(name string, line []byte, now time.Time) error {
 	if r.Boot != m.report.Boot || r.Seq < m.report.Seq {
 		m.began = now
 	}
-	m.report, m.heard, m.Means = r, now, r.Means
+	// A VM that sends a report runs. The observation that showed it paused, as a VM is that starts, may be old.
+	m.report, m.heard, m.Means, m.Paused = r, now, r.Means, false
 	h.note(name, func(s *State) { s.Means = r.Means })
 	m.demand = handoff.Demand{
 		Guest: name, At: now, Running: float64(r.Running) / 1000, Waiting: float64(r.Waiting) / 1000,

@@ -111,6 +111,22 @@ func TestARiseGetsCPUsWithinAPeriod(t *testing.T) {
 	}
 }
 
+// A VM that is created through libvirt starts paused. If it was observed then, and the next observation comes much
+// later, its agent's reports show that it runs: it gets CPUs.
+func TestAReportShowsThatAVMRuns(t *testing.T) {
+	w := calm(t)
+	v := w.vms[0]
+	w.hands.Guest(v.Guest, topology.SetOf(v.Mirror[0]), true)
+	v.unobserved, v.want = true, 4
+	w.report(v)
+	for start := w.now; w.now.Sub(start) < period; {
+		w.advance()
+	}
+	if w.held(v).Len() < 4 {
+		t.Errorf("it wants 4 CPUs, and has %v", w.held(v))
+	}
+}
+
 // A guest that acknowledges a release and goes on running is stopped within a
 // period, and counted.
 func TestAReleasedVCPUThatRunsIsStopped(t *testing.T) {

@@ -26,17 +26,19 @@ type vm struct {
 	decide.Guest
 
 	hostile, paused, deaf bool
-	slow                  bool // it reports, and has not carried out the last grants yet
-	keeps                 bool // it takes note of grants, and uses all vCPUs that it has used
-	boot                  int
-	seq, epoch            uint64
-	used                  guest.VCPUs
-	want                  int // busy threads
-	ran                   map[words.VCPUID]time.Duration
-	pins                  map[words.VCPUID]topology.CPUSet
-	inbox                 [][]byte
-	outbox                [][]byte
-	below                 time.Duration
+	// unobserved says that the daemon does not observe it.
+	unobserved bool
+	slow       bool // it reports, and has not carried out the last grants yet
+	keeps      bool // it takes note of grants, and uses all vCPUs that it has used
+	boot       int
+	seq, epoch uint64
+	used       guest.VCPUs
+	want       int // busy threads
+	ran        map[words.VCPUID]time.Duration
+	pins       map[words.VCPUID]topology.CPUSet
+	inbox      [][]byte
+	outbox     [][]byte
+	below      time.Duration
 }
 
 func (v *vm) all() guest.VCPUs {
@@ -202,7 +204,9 @@ func (w *world) step() {
 		}
 	}()
 	for _, v := range w.vms {
-		w.hands.Guest(v.Guest, topology.SetOf(v.Mirror[0]), v.paused)
+		if !v.unobserved {
+			w.hands.Guest(v.Guest, topology.SetOf(v.Mirror[0]), v.paused)
+		}
 	}
 	w.next, _ = w.hands.Step(w.now) // the error is that of a save that failed
 }
