@@ -39,7 +39,7 @@ func newAgent(k kernel, wait func(time.Duration), log func(format string, args .
 	if err != nil || len(id) < 8 {
 		return nil, fmt.Errorf("reading the guest's boot_id: %w", errors.Join(err, errors.New("/proc is incomplete")))
 	}
-	a := &agent{k: k, parker: newParker(k, wait), meter: meter{k: k}, boot: id[:8], log: log,
+	a := &agent{k: k, parker: newParker(k, wait), meter: meter{k: k, occupied: -1}, boot: id[:8], log: log,
 		limited: map[int]time.Time{}}
 	if text, err := k.read(epochFile); err == nil {
 		a.epoch, _ = strconv.ParseUint(text, 10, 53)
@@ -93,7 +93,7 @@ func (a *agent) enforce() {
 		a.log("vCPUs are parked by means %q from here on", a.parker.means)
 	}
 	parked := a.parker.parked
-	a.untidy = true
+	a.untidy, a.meter.handed = true, true
 	a.wake(before.Without(parked).And(apart))
 	a.restless = a.restless.And(parked)
 	if released := parked.Without(before); released != (guest.VCPUs{}) {

@@ -448,7 +448,7 @@ func TestDemandIsThatOfThreadsAndNotOfTheirVCPUs(t *testing.T) {
 		a := start(t, f)
 		a.grant(grantOf(1, 0, 1, 2, 3))
 		for _, n := range c.looks {
-			a.meter.note(n)
+			a.meter.note(n, n)
 		}
 		if got := a.meter.most(); got != c.want {
 			t.Errorf("%s: %d threads, want %d", c.name, got, c.want)

@@ -20,8 +20,13 @@ type meter struct {
 	own  time.Duration  // for which the agent itself has run
 	// stall is the total of PSI "some", in microseconds.
 	stall uint64
-	// threads are those that ran or waited at the last looks, the latest first.
-	threads []int64
+	// threads are those that ran or waited at the last looks, the latest first; certain are the same without those for
+	// which no vCPU was busy often enough.
+	threads, certain []int64
+	// occupied is the number of vCPUs that the last measurement found busy; -1: unknown. handed says that vCPUs have
+	// changed hands since.
+	occupied int64
+	handed   bool
 }
 
 const (
@@ -32,6 +37,9 @@ const (
 	// must find it: threads that meet at barriers all run or wait for half of the time, if they have half as many
 	// vCPUs. Work of the kernel takes a tenth of the time, of a slow vCPU.
 	long, frequent = 12, 5
+	// occupies is the share of time from which on a vCPU counts as busy: that of the kernel's work and the agent's is
+	// less, also when the vCPUs are slow.
+	occupies = 0.25
 	// manyMore is how many threads more than vCPUs are steady at once: the kernel seldom has more than one.
 	manyMore = 2
 )
@@ -57,9 +65,20 @@ func (m *meter) runnable() (int64, bool) {
 	return max(0, n-1), err == nil
 }
 
-// note notes how many threads ran or waited at a look.
-func (m *meter) note(threads int64) {
+// note notes how many threads ran or waited at a look, and how many of them are certain to need vCPUs.
+func (m *meter) note(threads, certain int64) {
 	m.threads = append([]int64{threads}, m.threads[:min(len(m.threads), long-1)]...)
+	m.certain = append([]int64{certain}, m.certain[:min(len(m.certain), long-1)]...)
+}
+
+// served notes threads that all have a vCPU. Threads of the kernel on parked vCPUs are among them, which take little
+// time: only as many are certain as there are busy vCPUs.
+func (m *meter) served(threads int64) {
+	certain := threads
+	if m.occupied >= 0 {
+		certain = min(threads, m.occupied)
+	}
+	m.note(threads, certain)
 }
 
 // most is the number of threads that would have run at once, had there been vCPUs for them: the greatest
@@ -76,16 +95,16 @@ func (m *meter) most() int64 {
 // rise notes that there are many more threads now: they count as if several looks had found them.
 func (m *meter) rise(threads int64) {
 	for range frequent {
-		m.note(threads)
+		m.note(threads, threads)
 	}
 }
 
 // steady is the number of threads that ran or waited often. -1: unknown.
 func (m *meter) steady() int64 {
-	if len(m.threads) < frequent {
+	if len(m.certain) < frequent {
 		return -1
 	}
-	sorted := slices.Sorted(slices.Values(m.threads))
+	sorted := slices.Sorted(slices.Values(m.certain))
 	return sorted[len(sorted)-frequent]
 }
 
@@ -112,6 +131,7 @@ func (m *meter) mean(now time.Time, present guest.VCPUs) (demand, error) {
 			d.stalled = min(1000, int64(1000*float64(stall-m.stall)/float64(elapsed.Microseconds())))
 		}
 	}
+	m.occupy(d.by)
 	ids := present.IDs()
 	if last := ids[len(ids)-1]; last < guest.MaxUse {
 		digits := make([]byte, last+1)
@@ -122,6 +142,20 @@ func (m *meter) mean(now time.Time, present guest.VCPUs) (demand, error) {
 	}
 	m.at, m.busy, m.own, m.stall = now, busy, own, stall
 	return d, nil
+}
+
+// occupy counts the busy vCPUs of a measurement. While vCPUs change hands, threads run on more of them than they need.
+func (m *meter) occupy(by map[int]float64) {
+	m.occupied = -1
+	if m.busy != nil && !m.handed {
+		m.occupied = 0
+		for _, share := range by {
+			if share >= occupies {
+				m.occupied++
+			}
+		}
+	}
+	m.handed = false
 }
 
 // ticks reads from /proc/stat how long each vCPU executed something. Stolen time is

@@ -222,7 +222,7 @@ func (l *loop) look() int64 {
 	l.doubt = 0
 	used := int64(l.agent.usedNow())
 	if n <= used {
-		l.agent.meter.note(n)
+		l.agent.meter.served(n)
 		return -1
 	}
 	if before == 0 {
@@ -234,7 +234,7 @@ func (l *loop) look() int64 {
 		l.agent.meter.rise(n)
 		return n
 	}
-	l.agent.meter.note(n)
+	l.agent.meter.note(n, n)
 	if n == used+1 && l.agent.meter.most() < n {
 		return -1 // one thread more is often the kernel's: it counts with the next look that finds it
 	}

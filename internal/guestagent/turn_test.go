@@ -1,6 +1,7 @@
 package guestagent
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -320,11 +321,67 @@ func TestWorkOfTheKernelIsBrief(t *testing.T) {
 		f := newFake(4)
 		a := start(t, f)
 		a.grant(grantOf(1, 0, 1, 2, 3))
-		a.meter.threads = c.threads
+		a.meter.threads, a.meter.certain = c.threads, c.threads
 		r := a.draft(-1)
 		if r.Running+r.Waiting != 1000*c.most || r.Brief != 1000*c.brief || r.Check() != nil {
 			t.Errorf("%v: %d threads, %d of them brief; want %d and %d: %v", c.threads, (r.Running+r.Waiting)/1000,
 				r.Brief/1000, c.most, c.brief, r.Check())
+		}
+	}
+}
+
+// usage is a kernel whose vCPUs have used the given times, in ticks.
+type usage struct {
+	*fake
+	ticks map[int]int
+}
+
+func (u *usage) read(path string) (string, error) {
+	if path != "/proc/stat" {
+		return u.fake.read(path)
+	}
+	text := ""
+	for id, n := range u.ticks {
+		text += fmt.Sprintf("cpu%d %d 0 0 0 0 0 0 0\n", id, n)
+	}
+	return text, nil
+}
+
+// One thread works on vCPU 2, and at half of the looks the kernel has work on vCPU 0, or on a parked one. That thread
+// is certain, and the kernel's is brief: else the VM would hold a CPU that another one needs.
+func TestThreadsWithoutABusyVCPUAreBrief(t *testing.T) {
+	f := newFake(4)
+	a := start(t, f)
+	a.grant(grantOf(1, 0, 2))
+	u := &usage{f, map[int]int{}}
+	a.k, a.parker.k, a.meter.k = u, u, u
+	l := &loop{agent: a, channel: -1, pressure: 0}
+	for i, c := range []struct {
+		handed    bool // vCPUs change hands in these 500 ms
+		zero, two int  // the ticks that the vCPUs are busy in them
+		wantBrief int64
+	}{
+		{false, 20, 45, 0}, // the first measurement says nothing
+		{false, 5, 45, 1000},
+		{false, 40, 45, 0}, // two threads work
+		{false, 5, 45, 1000},
+		{true, 5, 45, 0}, // threads are on more vCPUs than they need, or on fewer
+		{false, 5, 45, 1000},
+	} {
+		if c.handed {
+			a.grant(grantOf(uint64(10*i), 0, 1, 2))
+			a.grant(grantOf(uint64(10*i+1), 0, 2))
+		}
+		u.ticks[0], u.ticks[2] = u.ticks[0]+c.zero, u.ticks[2]+c.two
+		if err := a.measure(time.Unix(100, 0).Add(time.Duration(i) * time.Second / 2)); err != nil {
+			t.Fatal(err)
+		}
+		for look := range long {
+			f.files["/proc/loadavg"] = fmt.Sprintf("0.00 0.00 0.00 %d/120 99", 2+look%2) // one of them is the agent
+			l.look()
+		}
+		if r := a.draft(-1); r.Running != 2000 || r.Waiting != 0 || r.Brief != c.wantBrief {
+			t.Errorf("measurement %d: %+v, want %d of it brief", i, r, c.wantBrief)
 		}
 	}
 }
