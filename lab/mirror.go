@@ -55,6 +55,15 @@ func (h *Host) Type(ctx context.Context, name, line string) error {
 	return h.typeLines(ctx, []string{name, line})
 }
 
+// TypeAll types a line on the consoles of guests that have answered AwaitGuest, on one after the other at once.
+func (h *Host) TypeAll(ctx context.Context, names []string, line string) error {
+	var pairs []string
+	for _, name := range names {
+		pairs = append(pairs, name, line)
+	}
+	return h.typeLines(ctx, pairs)
+}
+
 // Said returns the output so far of a guest that has answered AwaitGuest. It reads a file outside the
 // lab, so that the call costs the lab nothing.
 func (h *Host) Said(name string) (string, error) {

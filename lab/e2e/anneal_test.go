@@ -137,7 +137,7 @@ func (l *labHost) anneal(t *testing.T, load int) float64 {
 	l.await(t, "the program ends", func() bool { return len(l.said(t, "anneals", "ANNEAL")) > before })
 	if load > 0 {
 		l.types(t, "loads", "stop")
-		l.awaitDone(t, []string{"loads"}, dones+1)
+		l.awaitSaid(t, []string{"loads"}, "DONE", dones+1)
 	}
 	said := l.said(t, "anneals", "ANNEAL")[before]
 	took, err := strconv.ParseFloat(said[1], 64)

@@ -137,6 +137,15 @@ type testimony struct {
 	Below  map[string]float64 `json:"below_ms"`
 	Ran    map[string]float64 `json:"ran_s"`
 	Waited map[string]float64 `json:"waited_s"`
+	Stolen map[string]float64 `json:"stolen_s"`
+}
+
+// sumOf sums a figure of all VMs.
+func sumOf(byVM map[string]float64) (sum float64) {
+	for _, s := range byVM {
+		sum += s
+	}
+	return sum
 }
 
 // times returns how long hand-overs took, in ms.

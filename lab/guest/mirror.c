@@ -13,6 +13,9 @@
  *                         MORE <threads> <mask of the vCPUs that are parked>   when there are more threads than before
  *                         RISE <us> <vCPU>
  *                         DONE
+ *   ready LINES REPORTS [AT THREADS]...
+ *                     ->  READY    the threads of such a run exist, and the first one has filled their memory
+ *   go                ->  as run: the run that is ready begins
  *   bound LINES REPORTS AT THREADS
  *                     ->  as run, with each thread on the vCPU of its number alone; one run of a boot, without an agent
  *   stop              ->  the run ends: DONE
@@ -21,9 +24,9 @@
  *       A program like PARSEC's canneal: each of THREADS threads exchanges SWAPS pairs of words at random in memory that all
  *       share, and of which each has touched its part first.
  *       A program of which each of THREADS threads changes LINES cache lines of its own memory and then waits for
- *       all others, again and again; AT is in ms since the order. A thread that waits spins for SPIN and sleeps then,
- *       as OpenMP's do. "steps" counts threads' steps since the order, "barriers" those in the last second,
- *       "longest" is the longest time between two of these, "steal" ticks since the order. RISE is said for each
+ *       all others, again and again; AT is in ms since the run began. A thread that waits spins for SPIN and sleeps then,
+ *       as OpenMP's do. "steps" counts threads' steps since then, "barriers" those in the last second,
+ *       "longest" is the longest time between two of these, "steal" ticks since then. RISE is said for each
  *       vCPU that a thread uses for the first time after more threads came, unless it was in use before: the time
  *       since then.
  */
@@ -268,6 +271,13 @@ static void step(struct worker *w)
     atomic_fetch_add_explicit(&w->steps, 1, memory_order_relaxed);
 }
 
+static void fill(struct worker *w)
+{
+    const size_t page = 4096 / sizeof *w->memory;
+    for (size_t at = 0; at < MEMORY / sizeof *w->memory; at += page)
+        w->memory[at] = 1;
+}
+
 /* Memory is there, on the node where its thread begins, before any work is measured. */
 static void touch(struct worker *w)
 {
@@ -281,10 +291,24 @@ static void touch(struct worker *w)
         if (used == MAP_FAILED)
             printf("NO MEMORY\n");
     }
-    const size_t page = 4096 / sizeof *w->memory;
-    for (size_t at = 0; at < MEMORY / sizeof *w->memory; at += page)
-        w->memory[at] = 1;
+    fill(w);
     atomic_fetch_add(&n_ready, 1);
+}
+
+/* Gives all threads new memory, on the node of vCPU 0, as a program does whose first thread fills it. So runs begin alike,
+ * whatever the guest's kernel has moved since. */
+static void renew(void)
+{
+    cpu_set_t first, all;
+    CPU_ZERO(&first);
+    CPU_SET(0, &first);
+    memset(&all, ~0, sizeof all); /* also the vCPUs that are parked now */
+    sched_setaffinity(0, sizeof first, &first);
+    for (int i = 0; i < n_workers; i++) {
+        madvise((void *)workers[i].memory, MEMORY, MADV_DONTNEED);
+        fill(&workers[i]);
+    }
+    sched_setaffinity(0, sizeof all, &all);
 }
 
 static void *work(void *arg)
@@ -346,6 +370,7 @@ static unsigned long unused(void)
 
 static struct { int reports, count, at[PHASES], threads[PHASES]; } order;
 static _Atomic int running, stopping;
+static int is_ready; /* a run waits for go; it counts as running */
 
 static void *run(void *none)
 {
@@ -394,12 +419,13 @@ static void *run(void *none)
     return none;
 }
 
-static void start_run(const char *text)
+/* Makes the threads of a run, and lets them touch their memory; returns whether the run can begin. */
+static int prepare_run(const char *text)
 {
     int used, most = 1;
     if (atomic_exchange(&running, 1)) {
         printf("BUSY\n");
-        return;
+        return 0;
     }
     atomic_store(&stopping, 0);
     order.count = 0;
@@ -417,8 +443,21 @@ static void start_run(const char *text)
         usleep(10000);
     for (int i = 0; i < THREADS; i++)
         atomic_store(&workers[i].steps, 0);
+    is_ready = n_workers >= most;
+    if (!is_ready) {
+        printf("NO MEMORY\n");
+        atomic_store(&running, 0);
+    }
+    return is_ready;
+}
+
+static void start_run(void)
+{
     pthread_t t;
-    if (n_workers < most || pthread_create(&t, NULL, run, NULL)) {
+    if (!is_ready)
+        return;
+    is_ready = 0;
+    if (pthread_create(&t, NULL, run, NULL)) {
         printf("NO MEMORY\n");
         atomic_store(&running, 0);
         return;
@@ -521,11 +560,20 @@ int main(int count, char **words) /* those of the kernel's command line that the
             order_agent(word);
         else if (sscanf(line, "park %127s", word) == 1)
             park(word);
-        else if (!strncmp(line, "run ", 4))
-            start_run(line + 4);
-        else if (!strncmp(line, "bound ", 6)) {
+        else if (!strncmp(line, "ready ", 6)) {
+            if (prepare_run(line + 6)) {
+                renew();
+                printf("READY\n");
+            }
+        } else if (!strncmp(line, "go", 2))
+            start_run();
+        else if (!strncmp(line, "run ", 4)) {
+            prepare_run(line + 4);
+            start_run();
+        } else if (!strncmp(line, "bound ", 6)) {
             bound = 1;
-            start_run(line + 6);
+            prepare_run(line + 6);
+            start_run();
         }
         else if (!strncmp(line, "anneal ", 7))
             start_anneal(line + 7);

@@ -25,6 +25,9 @@ type Result struct {
 	// Ran and Waited are the sums over a VM's vCPU threads, in seconds.
 	Ran    map[string]float64 `json:"ran_s"`
 	Waited map[string]float64 `json:"waited_s"`
+	// Stolen is, of what a VM's vCPUs waited, at most what vCPUs of other VMs took, in seconds: between two looks, what
+	// these ran on the CPU for which a vCPU waited.
+	Stolen map[string]float64 `json:"stolen_s"`
 }
 
 // HandOver is one CPU that went from one VM to another. Millis is the time from the host's request
@@ -58,7 +61,8 @@ type holder struct {
 func newWatch(file string) *watch {
 	return &watch{file: file, minimums: map[string]int{}, threads: map[int]thread{},
 		holders: map[topology.CPUID]holder{}, changed: map[topology.CPUID]int{}, began: map[string]time.Time{},
-		out: Result{Below: map[string]float64{}, Ran: map[string]float64{}, Waited: map[string]float64{}}}
+		out: Result{Below: map[string]float64{}, Ran: map[string]float64{}, Waited: map[string]float64{},
+			Stolen: map[string]float64{}}}
 }
 
 // readRecord takes the present record.
@@ -154,29 +158,64 @@ func (w *watch) look(threads func() []thread) {
 	w.readRecord(time.Now())
 	all := threads()
 	w.readRecord(time.Now())
+	var deltas []delta
 	for _, t := range all {
 		before, known := w.threads[t.tid]
 		w.threads[t.tid] = t
-		if !known || before.guest != t.guest {
-			continue
+		if known && before.guest == t.guest {
+			deltas = append(deltas, delta{thread: t, ran: t.ran - before.ran, wait: t.wait - before.wait,
+				stayed: t.cpu == before.cpu})
 		}
-		w.out.Ran[t.guest] += (t.ran - before.ran).Seconds()
-		w.out.Waited[t.guest] += (t.wait - before.wait).Seconds()
-		if t.ran == before.ran {
-			continue
-		}
-		w.out.Checked++
-		if _, handed := w.holders[t.cpu]; !handed || t.cpu != before.cpu {
-			continue
-		}
-		if at, ok := w.changed[t.cpu]; ok && at >= w.out.Looks-1 {
-			continue // it changed hands meanwhile
-		}
-		w.out.Judged++
-		if h := w.holders[t.cpu]; h.guest != t.guest {
-			w.violation("look %d: a vCPU of %s (thread %d) ran for %v on CPU %d, which serves %q", w.out.Looks, t.guest,
-				t.tid, t.ran-before.ran, t.cpu, h.guest)
-		}
+	}
+	w.sum(deltas)
+	for _, d := range deltas {
+		w.judge(d)
+	}
+}
+
+// delta is what a thread did between two looks.
+type delta struct {
+	thread
+
+	ran, wait time.Duration
+	stayed    bool // on its CPU
+}
+
+// sum adds what the threads did.
+func (w *watch) sum(deltas []delta) {
+	type share struct {
+		cpu   topology.CPUID
+		guest string
+	}
+	total, own := map[topology.CPUID]time.Duration{}, map[share]time.Duration{}
+	for _, d := range deltas {
+		total[d.cpu] += d.ran
+		own[share{d.cpu, d.guest}] += d.ran
+		w.out.Ran[d.guest] += d.ran.Seconds()
+		w.out.Waited[d.guest] += d.wait.Seconds()
+	}
+	for _, d := range deltas {
+		others := total[d.cpu] - own[share{d.cpu, d.guest}]
+		w.out.Stolen[d.guest] += min(d.wait, others).Seconds()
+	}
+}
+
+// judge notes a violation if a thread ran where it must not.
+func (w *watch) judge(d delta) {
+	if d.ran == 0 {
+		return
+	}
+	w.out.Checked++
+	if _, handed := w.holders[d.cpu]; !handed || !d.stayed {
+		return
+	}
+	if at, ok := w.changed[d.cpu]; ok && at >= w.out.Looks-1 {
+		return // it changed hands meanwhile
+	}
+	w.out.Judged++
+	if h := w.holders[d.cpu]; h.guest != d.guest {
+		w.violation("look %d: a vCPU of %s (thread %d) ran for %v on CPU %d, which serves %q", w.out.Looks, d.guest,
+			d.tid, d.ran, d.cpu, h.guest)
 	}
 }
 

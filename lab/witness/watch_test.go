@@ -107,6 +107,22 @@ func TestTheTimeBelowTheMinimum(t *testing.T) {
 	}
 }
 
+// A vCPU that waits is robbed by other VMs of what these run on its CPU meanwhile, and not by vCPUs of its own VM.
+func TestWaitsForOtherVMsAreStolen(t *testing.T) {
+	s := newScene(t)
+	const ms = time.Millisecond
+	for _, look := range [][]thread{
+		{{"a", 1, 0, 0, 1}, {"a", 2, 0, 0, 1}, {"b", 3, 0, 0, 1}, {"b", 4, 0, 0, 2}},
+		{{"a", 1, 40 * ms, 50 * ms, 1}, {"a", 2, 50 * ms, 5 * ms, 1}, {"b", 3, 10 * ms, 0, 1}, {"b", 4, 90 * ms, 20 * ms, 2}},
+	} {
+		s.look(func() []thread { return look })
+	}
+	// Thread 1 waits for 50 ms while b runs for 10, thread 2 for 5; thread 4 waits with its CPU to itself.
+	if s.out.Stolen["a"] != 0.015 || s.out.Stolen["b"] != 0 || s.out.Waited["a"] != 0.055 {
+		t.Errorf("stolen %v of %v", s.out.Stolen, s.out.Waited)
+	}
+}
+
 func TestReadThread(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "42")
 	if err := os.Mkdir(folder, 0o700); err != nil {
