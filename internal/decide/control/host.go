@@ -48,9 +48,15 @@ func (h *host) absorb(s inventory.Sample) {
 	}
 	for i := range h.inventory.Guests {
 		g := &h.inventory.Guests[i]
-		if now := seen[g.Name]; now != nil && now.PID == g.PID && len(now.MemoryByNode) > 0 {
+		now := seen[g.Name]
+		if now == nil || now.PID != g.PID {
+			continue
+		}
+		if len(now.MemoryByNode) > 0 {
 			g.Seen.MemoryByNode, g.Seen.MemorySource = now.MemoryByNode, now.MemorySource
 		}
+		// It has been resumed. libvirt also pauses each guest for a moment while it starts.
+		h.wanted = h.wanted || g.State == "paused" && now.Load.CPU > 0
 	}
 	for _, n := range s.Nodes {
 		for i := range h.inventory.Topology.Nodes {
