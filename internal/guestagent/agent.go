@@ -44,6 +44,7 @@ func newAgent(k kernel, wait func(time.Duration), log func(format string, args .
 	if text, err := k.read(epochFile); err == nil {
 		a.epoch, _ = strconv.ParseUint(text, 10, 53)
 	}
+	k.goHome()
 	return a, nil
 }
 
@@ -114,11 +115,13 @@ func (a *agent) wake(returned guest.VCPUs) {
 	a.k.leave()
 }
 
-// tidy lets interrupts and unbound workqueues follow the vCPUs in use. It takes longer than all the rest of a
-// change, and what is left on a parked vCPU for a moment is seen by the check for idleness: so it follows the report.
+// tidy returns the agent's threads to their home, and lets interrupts and unbound workqueues follow the vCPUs in use.
+// It takes longer than all the rest of a change, and what is left on a parked vCPU for a moment is seen by the check
+// for idleness: so it follows the report.
 func (a *agent) tidy() {
 	if a.untidy {
 		a.untidy = false
+		a.k.goHome()
 		a.parker.moveWork(a.parker.present.Without(a.parker.parked))
 	}
 }
@@ -183,7 +186,9 @@ func (a *agent) setApart(now time.Time) {
 		return
 	}
 	a.parker.renew()
-	if err := a.parker.setApart(limited); err != nil {
+	err := a.parker.setApart(limited)
+	a.k.goHome()
+	if err != nil {
 		a.parker.next()
 		a.log("setting vCPUs %v apart: %v; they are parked by means %q from here on", limited, err, a.parker.means)
 		a.enforce()

@@ -214,6 +214,33 @@ func TestEmptyCgroupsHaveNoLimit(t *testing.T) {
 	}
 }
 
+// The agent's threads return to the home vCPU after each change for which the kernel lets them go. On other vCPUs they
+// wake these at each look, and count as threads that need a vCPU.
+func TestTheAgentStaysAtHome(t *testing.T) {
+	f := withPrograms(4)
+	a := start(t, f)
+	at := time.Unix(100, 0)
+	for i, do := range []func(){
+		func() {}, // the start
+		func() { a.grant(grantOf(1, 0, 1)) },
+		func() { at = at.Add(apartAfter) },
+		func() { at = at.Add(apartAfter) },
+		func() { a.grant(grantOf(2, 0, 1, 2, 3)) },
+	} {
+		do()
+		a.tidy()
+		if err := a.measure(at); err != nil {
+			t.Fatal(err)
+		}
+		if f.strayed {
+			t.Errorf("step %d: the agent's threads are on all vCPUs", i)
+		}
+	}
+	if n := strings.Count(strings.Join(f.writes, "\n"), "cpuset.cpus.partition="); n < 4 {
+		t.Errorf("only %d partitions were made and ended", n)
+	}
+}
+
 // A kernel that makes no more partitions gets the next means: also what was a partition comes back.
 func TestPartitionsEnd(t *testing.T) {
 	f := withPrograms(4)

@@ -40,6 +40,9 @@ type fake struct {
 	// groups are cgroups with programs: the limit of each; empty: none. The agent is in the one of this name.
 	groups map[string]string
 	agent  string
+	// strayed says that the agent's threads may run on all vCPUs: kernels before 6.2 forget the affinity of the threads
+	// in a cgroup whose CPUs change.
+	strayed bool
 	// emptied is a cgroup whose programs have ended.
 	emptied string
 }
@@ -205,7 +208,7 @@ func (f *fake) write(name, text string) error {
 		return err
 	}
 	if name == systemRoot+"/cgroup.procs" && text == "0" {
-		f.agent = ""
+		f.agent, f.strayed = "", true
 		return nil
 	}
 	if pid, ok := strings.CutPrefix(name+"="+text, systemRoot+"/"+ownPrograms+"/cgroup.procs="); ok {
@@ -253,6 +256,7 @@ func (f *fake) change(id int, file, text string) error {
 	if text == "root" && !f.partitions {
 		text = "root invalid (no reason)"
 	}
+	f.strayed = true
 	if f.kinds[id] = text; text == "root" {
 		f.unseen.Add(id)
 		if f.at != id {
@@ -310,6 +314,8 @@ func (f *fake) stand(id int) {
 }
 
 func (f *fake) leave() { f.at = -1 }
+
+func (f *fake) goHome() { f.at, f.strayed = -1, false }
 
 func (f *fake) mountCgroup(string) error { return syscall.EPERM }
 

@@ -23,9 +23,10 @@ type kernel interface {
 	list(path string) ([]string, error)
 	// moveThreads moves kernel threads that may run elsewhere away from CPUs.
 	moveThreads(from, to guest.VCPUs)
-	// stand runs this thread on a vCPU, and leave on its home again.
+	// stand runs this thread on a vCPU, and leave on its home again; goHome does so for all threads of this program.
 	stand(id int)
 	leave()
+	goHome()
 	mountCgroup(path string) error
 	// ownTime is for how long this program has run.
 	ownTime() time.Duration
@@ -154,30 +155,43 @@ func stayHome(tid int) {
 	_ = unix.SchedSetaffinity(tid, &only)
 }
 
+// goHome lets the threads of this program, and with them those that they make, run on the home vCPU alone. Kernels
+// before 6.2 forget that when the program changes its cgroup, or the CPUs of its cgroup change (cpuset_attach and
+// update_tasks_cpumask in kernel/cgroup/cpuset.c).
+//
+// The Go runtime's threads wake each other several times at each look. On another vCPU, each time is an interrupt
+// between vCPUs, for which the guest stops and the hypervisor works, and the look counts a thread that is still awake.
+func (*linux) goHome() {
+	for _, tid := range ownThreads() {
+		stayHome(tid)
+	}
+}
+
+// ownThreads are the threads of this program; none if /proc cannot be read.
+func ownThreads() (tids []int) {
+	tasks, _ := os.ReadDir("/proc/self/task")
+	for _, task := range tasks {
+		if tid, err := strconv.Atoi(task.Name()); err == nil {
+			tids = append(tids, tid)
+		}
+	}
+	return tids
+}
+
 // Priorities among real-time threads (SCHED_FIFO).
 const (
 	agentPriority   = 1
 	runtimePriority = 2
 )
 
-// arrangeThreads runs the threads of this program, and with them those that they make, on the home vCPU, before those
-// of other programs: the vCPUs that the agent asks for are needed most when all are busy.
+// arrangeThreads runs the threads of this program, and with them those that they make, before those of other programs:
+// the vCPUs that the agent asks for are needed most when all are busy.
 //
-// The Go runtime's threads wake each other several times at each look. On another vCPU, each time is an interrupt
-// between vCPUs, for which the guest stops and the hypervisor works. They come before the agent's own thread: else
-// one of them would wait for it at each look, and count as a thread that waits for a vCPU.
+// The Go runtime's threads come before the agent's own thread: else one of them would wait for it at each look, and
+// count as a thread that waits for a vCPU.
 func arrangeThreads() error {
-	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		return err
-	}
 	var errs []error
-	for _, task := range tasks {
-		tid, err := strconv.Atoi(task.Name())
-		if err != nil {
-			continue
-		}
-		stayHome(tid)
+	for _, tid := range ownThreads() {
 		fifo := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: runtimePriority}
 		if tid == unix.Gettid() {
 			fifo.Priority = agentPriority

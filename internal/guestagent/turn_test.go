@@ -404,3 +404,30 @@ func TestAWriteReplacesAFile(t *testing.T) {
 		}
 	}
 }
+
+// All threads of the program run on vCPU 0 alone after a change of the cgroup has let them go.
+func TestThreadsGoHome(t *testing.T) {
+	var before unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		t.Fatal(err)
+	}
+	if !before.IsSet(home) {
+		t.Skipf("CPU %d is not allowed to this program", home)
+	}
+	tids := ownThreads()
+	if len(tids) < 2 {
+		t.Fatalf("the program has threads %v", tids)
+	}
+	defer func() {
+		for _, tid := range ownThreads() { // also those that began meanwhile
+			_ = unix.SchedSetaffinity(tid, &before)
+		}
+	}()
+	newLinux().goHome()
+	for _, tid := range tids {
+		var now unix.CPUSet
+		if err := unix.SchedGetaffinity(tid, &now); err == nil && (now.Count() != 1 || !now.IsSet(home)) {
+			t.Errorf("thread %d may run on %d CPUs", tid, now.Count())
+		}
+	}
+}
