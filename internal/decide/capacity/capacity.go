@@ -28,8 +28,10 @@ type Node struct {
 	// CPU, so at least as many CPUs stay shared.
 	Widest float64 `json:"-"`
 	// Demand is how many shared CPUs other guests and the host want: as measured, or
-	// the number of vCPUs of a guest that was not measured.
-	Demand float64 `json:"-"`
+	// the number of vCPUs of a guest that was not measured. Guests confined to some of the CPUs want no
+	// more than these.
+	Demand   float64     `json:"-"`
+	confined confinement // the part of Demand by guests that may use only some of the shared CPUs
 	// Traffic is how much of the node's memory bandwidth other guests use, in MB (10^6 bytes) a second, as measured.
 	Traffic float64 `json:"-"`
 
@@ -103,13 +105,17 @@ func Available(h *inventory.Host, p policy.Policy, ignore string) []Node {
 			rooms[at].add(&all[i])
 		}
 	}
+	for i := range rooms {
+		r := &rooms[i]
+		r.Shared = r.CPUs.Minus(r.Housekeeping).Minus(r.Exclusive)
+	}
 	demand(h, ignore, all, rooms, position)
 	traffic(h, ignore, rooms, position)
 	given := givenBack(h, ignore)
 	known := freeKnown(&h.Topology)
 	for i := range rooms {
 		r := &rooms[i]
-		r.Shared = r.CPUs.Minus(r.Housekeeping).Minus(r.Exclusive)
+		r.Demand -= r.confined.unmet()
 		r.count(&h.Topology.Nodes[i], given, known)
 	}
 	return rooms
@@ -134,9 +140,12 @@ func demand(
 			}
 		}
 	}
+	by := holders{host: h}
 	if len(waits) == 0 && len(h.Load) == 0 {
-		for i := range rooms {
-			rooms[i].Demand = rooms[i].Load
+		for k := range held {
+			if i, ok := position[held[k].Node]; ok {
+				rooms[i].want(held[k].VCPUs, held[k].Name, &by)
+			}
 		}
 		return
 	}
@@ -161,7 +170,8 @@ func demand(
 		}
 		counted[i] += wants
 		if p.Name != ignore || ignore == "" {
-			rooms[i].Demand += wants * p.VCPUs / run // exclusive CPUs count as used, whether they are or not
+			// Exclusive CPUs count as used, whether they are or not.
+			rooms[i].want(wants*p.VCPUs/run, p.Name, &by)
 		}
 	}
 	rest, known := make([]float64, len(rooms)), h.VCPUsMeasured()
@@ -174,6 +184,17 @@ func demand(
 	}
 	for i, own := range HostWork(rest) {
 		rooms[i].Demand += max(0, own-float64(rooms[i].Housekeeping.Len())) // these CPUs are for it
+	}
+}
+
+// want adds the demand of the guest or claim with this name.
+func (r *Node) want(demand float64, name string, by *holders) {
+	r.Demand += demand
+	if demand == 0 {
+		return
+	}
+	if cpus := by.confinedTo(r.Shared, name); !cpus.IsEmpty() {
+		r.confined.add(cpus, demand)
 	}
 }
 

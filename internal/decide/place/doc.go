@@ -6,7 +6,10 @@
 // Placements are compared by four figures; the first that differs decides:
 //
 //  1. overload: the demand for CPUs of a node beyond its CPUs, in whole CPUs, but no
-//     more than the cell adds. The guest counts with all its vCPUs, others as
+//     more than the cell adds. If the guest may use only some of them (Limits.CPUs, a CPU
+//     pool), it is the demand beyond these CPUs, and guests that may also use others count
+//     only as far as the node has no others for them. A guest that may use only some CPUs
+//     wants no more than these. The guest counts with all its vCPUs, others as
 //     measured (package capacity). To avoid overload, the guest may use more
 //     nodes, but only in parts of two vCPUs and more. If every such placement
 //     overloads a node, figures 1 and 2 are one sum: a vCPU of overload counts 2, a

@@ -120,7 +120,7 @@ func TestPlace_ExplainsOverload(t *testing.T) {
 	}
 	spec := guest.Spec{Name: "new", VCPUs: 8, Memory: 20 * gib, Limits: guest.Limits{MaxNodes: 1}}
 	_, why = mustPlace(t, Request{Host: busyNodeWithMemory(), Spec: spec})
-	if want := "demand exceeds the CPUs of its nodes by 8 vCPUs"; !strings.Contains(why.Summary, want) || why.Overload != 8 {
+	if want := "demand exceeds the CPUs that the VM may use by 8 vCPUs"; !strings.Contains(why.Summary, want) || why.Overload != 8 {
 		t.Errorf("overload %d; no %q in %s", why.Overload, want, why.Summary)
 	}
 }

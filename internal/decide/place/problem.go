@@ -47,6 +47,7 @@ type nodeState struct {
 	cores   int             // number of cores with usable CPUs
 	shared  int             // CPUs that guests share, regardless of the limits
 	all     int             // all CPUs except housekeeping
+	idle    float64         // usable CPUs that nobody wants; less than 0 if more are wanted
 	before  cost.Use
 	busy    float64               // share of the memory bandwidth that other guests use; 0: not measured
 	free    []core                // for exclusive CPUs; nil unless requested
@@ -172,6 +173,7 @@ func (p *problem) addNodes(rooms []capacity.Node) {
 			n.usable = n.usable.Intersect(limits.CPUs)
 		}
 		n.cpus = n.usable.Len()
+		n.idle = n.room.Idle(n.usable)
 		n.before = n.use(0, 0)
 		if mbps, ok := t.Bandwidth(n.node.ID, n.node.ID); ok && mbps > 0 {
 			n.busy = n.room.Traffic / mbps
@@ -195,28 +197,28 @@ func (n *nodeState) use(cpus int, memory topology.Bytes) cost.Use {
 }
 
 // demand is the share of the node's CPUs that is wanted with the given CPUs added: by
-// other guests and the host as measured.
+// other guests and the host as measured. If the guest may use only some of the CPUs, it is the share of these.
 func (n *nodeState) demand(cpus int) float64 {
-	if n.all == 0 {
+	switch {
+	case n.all == 0:
 		return 0
+	case n.cpus > 0 && n.cpus < n.shared:
+		return (n.room.DemandFor(n.usable) + float64(cpus)) / float64(n.cpus)
 	}
 	taken := n.room.Exclusive.Minus(n.room.Housekeeping).Len()
 	return (n.room.Demand + float64(taken+cpus)) / float64(n.all)
 }
 
-// overload returns how many of the given CPUs, added to the node, exceed the node's
-// CPUs, in whole CPUs: a measured demand that exceeds them by a fraction of a CPU does
+// overload returns how many of the given CPUs, added to the node, exceed the CPUs that the guest
+// may use there, in whole CPUs: a measured demand that exceeds them by a fraction of a CPU does
 // not count.
 func (n *nodeState) overload(cpus int) int {
-	taken := n.room.Exclusive.Minus(n.room.Housekeeping).Len()
-	excess := n.room.Demand + float64(taken+cpus-n.all)
-	return max(0, min(cpus, int(excess+roundingSlack)))
+	return max(0, min(cpus, int(float64(cpus)-n.idle+roundingSlack)))
 }
 
 // withoutOverload returns how many CPUs can be added to the node.
 func (n *nodeState) withoutOverload() int {
-	taken := n.room.Exclusive.Minus(n.room.Housekeeping).Len()
-	return max(0, int(math.Ceil(float64(n.all-taken+1)-n.room.Demand-roundingSlack))-1)
+	return max(0, int(math.Ceil(n.idle+1-roundingSlack))-1)
 }
 
 // countCores walks the CPUs once. It counts cores with a usable CPU and, for

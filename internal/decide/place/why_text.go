@@ -33,7 +33,7 @@ func (w *Why) summary(s *guest.Spec, sol *solution) string {
 			text.Count(w.SharingCores, "vCPU must", "vCPUs must"))
 	}
 	if w.Overload > 0 {
-		fmt.Fprintf(&b, "; demand exceeds the CPUs of its nodes by %s", text.Count(w.Overload, "vCPU", "vCPUs"))
+		fmt.Fprintf(&b, "; demand exceeds the CPUs that the VM may use by %s", text.Count(w.Overload, "vCPU", "vCPUs"))
 	}
 	return b.String()
 }
