@@ -58,7 +58,11 @@ func withCPUCredit(h *inventory.Host, p policy.Policy) policy.Policy {
 func crowds(h, after *inventory.Host, p policy.Policy) error {
 	p = p.WithDefaults()
 	excess := func(n *capacity.Node) float64 { return n.Load - p.Overcommit*float64(n.Shared.Len()) }
-	before, then := capacity.Available(h, p, ""), capacity.Available(after, p, "")
+	then := capacity.Available(after, p, "")
+	if !slices.ContainsFunc(then, func(n capacity.Node) bool { return excess(&n) > slack }) {
+		return nil
+	}
+	before := capacity.Available(h, p, "")
 	for i := range then {
 		if n := &then[i]; excess(n) > max(0, excess(&before[i]))+slack {
 			return fmt.Errorf("node %d would have %.4g vCPUs on %d shared CPUs, and has %.4g; the limit is %v "+

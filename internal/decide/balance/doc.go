@@ -12,7 +12,9 @@
 //     on memory;
 //   - load: how much of its demand waits for the CPUs of its nodes: as their use
 //     predicts, but no more than the vCPUs and the host's work beyond their CPUs. vCPUs that
-//     may run on every node make room while other nodes have idle CPUs. CPU use
+//     may run on every node make room while other nodes have idle CPUs. Guests that may use only
+//     some CPUs of a node (limits, CPU pools, pins) wait as on a node that has only these, and
+//     others leave them these CPUs while the node has more. CPU use
 //     decides only between layouts in which equally much is lost. Memory in use costs nothing.
 //
 // A guest's CPU demand is the CPU time it used and waited for where that was
@@ -53,10 +55,12 @@
 // another. If repinning a guest's vCPUs to its memory ends its degradation, its
 // memory is not copied. No move raises a node's CPU use beyond
 // policy.Balance.MaxNodeCPU, unless one of the nodes involved was above it
-// before, or the node has a CPU for each vCPU: capacity comes before locality. A node that lacks memory for what is
-// promised to guests may lack as much afterwards. After a move a guest is in cooldown,
-// which doubles with each further move within a day, and for a while it does not return to
-// the nodes it left. Degradation begins and ends at different thresholds.
+// before, or the node has a CPU for each vCPU: capacity comes before locality. No move raises the
+// use of CPUs to which guests are confined beyond MaxNodeCPU, unless other such CPUs were as
+// busy before the plan. A node that lacks memory for what is promised to guests may lack as
+// much afterwards. After a move a guest is in cooldown, which doubles with each further move
+// within a day, and for a while it does not return to the nodes it left. Degradation begins and
+// ends at different thresholds.
 //
 // # Search
 //

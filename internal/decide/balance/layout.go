@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/decide/capacity"
 	"github.com/numavisor/numavisor/internal/decide/cost"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -33,6 +34,7 @@ type share struct {
 	cpu, mem     float64 // shares of the guest's vCPUs and memory, 0 to 1
 	vcpus, bytes float64 // vCPUs on shared CPUs and bytes promised to the guest there
 	confined     bool    // a vCPU may run on some of the shared CPUs there, but not on all
+	set          int8    // set of CPUs to which its vCPUs there are confined, see model.setOf; 0: none
 	dedicated    float64 // CPUs there that no other guest may use
 	alone        float64 // the part of cpu that runs on dedicated CPUs
 	roaming      float64 // the part of cpu that may run on the CPUs of every node
@@ -104,7 +106,9 @@ func (m *model) currentLayout(g *subject, held []inventory.Holding) layout {
 		if g.exclusive() && on[i].dedicated > 0 {
 			on[i].alone, on[i].roaming = on[i].cpu, 0
 		}
-		on[i].confined = on[i].cpu > on[i].alone && m.confined(g.seen, i)
+		if on[i].confined = on[i].cpu > on[i].alone && m.confined(g.seen, i); on[i].confined {
+			on[i].set = m.setOf(i, capacity.ConfinedTo(m.nodes[i].usable, g.seen))
+		}
 		dedicated += on[i].dedicated
 	}
 	if g.exclusive() { // an unmanaged guest has no dedicated CPUs yet, but will need them
@@ -125,7 +129,7 @@ func (m *model) currentLayout(g *subject, held []inventory.Holding) layout {
 	if g.spec.IsHandoff() { // its CPUs are no part of what nodes have for others
 		for i := range l.on {
 			s := &l.on[i]
-			s.handed, s.cpu, s.roaming, s.confined = s.cpu, 0, 0, false
+			s.handed, s.cpu, s.roaming, s.confined, s.set = s.cpu, 0, 0, false, 0
 		}
 	}
 	return l
@@ -335,10 +339,7 @@ func (m *model) largeEnough(g *subject, divided []part, homes []topology.NodeID)
 	for i, id := range homes {
 		n := &m.nodes[m.position(id)]
 		vcpus := int(divided[i].cpu*float64(g.spec.VCPUs) + 0.5)
-		usable := n.usable
-		if limits := g.spec.Limits.CPUs; !limits.IsEmpty() {
-			usable = usable.Intersect(limits)
-		}
+		usable := n.usableBy(g)
 		if g.exclusive() && g.seen.Placement != nil {
 			usable = usable.Union(g.seen.Placement.Exclusive().Intersect(m.host.Topology.Nodes[m.position(id)].CPUs))
 		}
@@ -350,6 +351,14 @@ func (m *model) largeEnough(g *subject, divided []part, homes []topology.NodeID)
 		}
 	}
 	return sharing, true
+}
+
+// usableBy returns the shared CPUs of a node that a guest may use.
+func (n *node) usableBy(g *subject) topology.CPUSet {
+	if g.limits.IsEmpty() {
+		return n.usable
+	}
+	return n.usable.Intersect(g.limits)
 }
 
 // sharingNow returns how many of a guest's vCPUs share a core on the nodes where they run.
@@ -408,8 +417,9 @@ func (m *model) layoutOn(g *subject, homes []topology.NodeID) layout {
 			s.alone = p.cpu
 		} else {
 			s.vcpus = p.cpu * float64(g.spec.VCPUs)
-			limits := g.spec.Limits.CPUs
-			s.confined = !limits.IsEmpty() && !m.nodes[s.node].usable.SubsetOf(limits)
+			if s.confined = !g.limits.IsEmpty() && !m.nodes[s.node].usable.SubsetOf(g.limits); s.confined {
+				s.set = m.setOf(s.node, m.nodes[s.node].usableBy(g))
+			}
 		}
 		if i == 0 {
 			s.dedicated += helpers(&g.spec)
@@ -472,11 +482,7 @@ func (m *model) spreadVCPUs(g *subject, l *layout) {
 	cpus := make([]float64, len(l.on))
 	all := 0.0
 	for i, s := range l.on {
-		usable := m.nodes[s.node].usable
-		if limits := g.spec.Limits.CPUs; !limits.IsEmpty() {
-			usable = usable.Intersect(limits)
-		}
-		cpus[i] = float64(usable.Len())
+		cpus[i] = float64(m.nodes[s.node].usableBy(g).Len())
 		all += cpus[i]
 	}
 	for i := range l.on {

@@ -14,21 +14,24 @@ import (
 // model holds the figures that a host's cost depends on, so that the search can
 // evaluate a move with a few sums over the nodes involved.
 type model struct {
-	host   *inventory.Host
-	policy policy.Policy
-	list   cost.List
-	access *cost.Access
-	nodes  []node
-	guests []subject // as in the inventory, without shut-off guests
-	sizes  []topology.Bytes
-	usage  []usage   // by node, in the model's state
-	saved  []usage   // buffer of try
-	near   []int     // buffer of touched
-	shares []share   // buffer of currentLayout, by node
-	nearTo [][]int   // see neighbours
-	clock  int       // number of changes of usage
-	stamps []int     // clock at the last change of each node's usage
-	priced []float64 // nodeCost of each node for its usage; NaN: not computed yet
+	host      *inventory.Host
+	policy    policy.Policy
+	list      cost.List
+	access    *cost.Access
+	nodes     []node
+	guests    []subject // as in the inventory, without shut-off guests
+	sizes     []topology.Bytes
+	usage     []usage    // by node, in the model's state
+	saved     []usage    // buffer of try
+	cpuSets   []cpuSets  // by node, in the model's state
+	savedSets []setUsage // buffer of try
+	fullest   float64    // use of the fullest set of CPUs before the first move of the plan; see fullestSet
+	near      []int      // buffer of touched
+	shares    []share    // buffer of currentLayout, by node
+	nearTo    [][]int    // see neighbours
+	clock     int        // number of changes of usage
+	stamps    []int      // clock at the last change of each node's usage
+	priced    []float64  // nodeCost of each node for its usage; NaN: not computed yet
 
 	copyRate float64 // bytes a second
 }
@@ -40,6 +43,7 @@ type node struct {
 	usable    topology.CPUSet
 	cores     int     // physical cores of the usable CPUs
 	threads   bool    // some cores have several usable hardware threads
+	divided   bool    // guests are confined to sets of usable; see model.cpuSets
 	memory    float64 // bytes that guests may use
 	free      float64 // bytes that can be allocated now
 	bandwidth float64 // MB a second; 0: not measured
@@ -59,13 +63,14 @@ type usage struct {
 	vcpus     float64           // vCPUs that share CPUs here
 	runnable  float64           // vCPUs that run on shared CPUs here; see subject.vcpusOn
 	roaming   roaming           // the part of vCPUs that may run on every node
-	confined  int               // guests with a vCPU here that may not run on all shared CPUs
+	confined  int32             // guests with a vCPU here that may not run on all shared CPUs
+	unmet     float64           // the part of cpu that has no CPU, because its guests may use only some CPUs
 	dedicated float64           // CPUs dedicated to one guest, whether it uses them or not
 	alone     float64           // the part of cpu on dedicated CPUs
 	held      float64           // bytes promised
 	resident  float64           // bytes of memory here
 	left      [maxSizes]float64 // bytes not promised, by page size; [0]: small pages
-	homes     int               // guests with a new layout that uses this node
+	homes     int32             // guests with a new layout that uses this node
 }
 
 // roaming is a part of a node's usage by vCPUs that may run on every node.
@@ -92,6 +97,7 @@ func newModel(r Request) *model {
 	rooms := capacity.Available(r.Host, p, "")
 	m.nodes = make([]node, len(rooms))
 	m.usage = make([]usage, len(rooms))
+	m.cpuSets, m.savedSets = make([]cpuSets, len(rooms)), make([]setUsage, len(rooms))
 	m.saved, m.shares = make([]usage, len(rooms)), make([]share, len(rooms))
 	m.nearTo = make([][]int, len(rooms))
 	m.stamps = make([]int, len(rooms))
@@ -102,6 +108,7 @@ func newModel(r Request) *model {
 	m.measureHost()
 	for i := range m.nodes {
 		m.nodes[i].began, m.nodes[i].resident = m.use(i), m.usage[i].resident
+		m.fullest = max(m.fullest, m.fullestSet(i))
 	}
 	for i := range m.guests {
 		m.explainWait(&m.guests[i])
@@ -118,13 +125,7 @@ func (m *model) addNode(i int, room *capacity.Node) {
 	n.memory = float64(room.Memory - room.KeepFree)
 	n.free = float64(spare(&t.Nodes[i], m.policy))
 	n.bandwidth, _ = t.Bandwidth(n.id, n.id)
-	for c := range n.usable.All() {
-		if cpu, ok := t.CPU(c); ok {
-			if first, _ := cpu.Siblings.Intersect(n.usable).First(); first == c {
-				n.cores++
-			}
-		}
-	}
+	n.cores = cores(t, n.usable)
 	n.threads = n.cores < n.usable.Len()
 	a := &m.usage[i]
 	a.held, a.vcpus, a.left[0] = float64(room.Promised), room.Load, float64(room.Left)
@@ -146,6 +147,18 @@ func (m *model) addNode(i int, room *capacity.Node) {
 			a.left[s] = float64(h.Free) * float64(h.Size)
 		}
 	}
+}
+
+// cores returns how many cores some CPUs belong to.
+func cores(t *topology.Topology, cpus topology.CPUSet) (count int) {
+	for c := range cpus.All() {
+		if cpu, ok := t.CPU(c); ok {
+			if first, _ := cpu.Siblings.Intersect(cpus).First(); first == c {
+				count++
+			}
+		}
+	}
+	return count
 }
 
 // size returns the index of a page size, or -1 for the sizes after maxSizes.
@@ -189,7 +202,7 @@ func (m *model) measureHost() {
 		} else {
 			n.host = own
 		}
-		demand += own + a.cpu - a.alone
+		demand += own + a.cpu - a.alone - a.unmet
 		cpus += n.cpus - a.dedicated
 	}
 	for i := range m.nodes {
@@ -232,12 +245,13 @@ func (m *model) use(i int) float64 { return m.nodes[i].use(&m.usage[i]) }
 //
 // all in CPUs. The second matters because idle dedicated CPUs do not help the
 // guests that share the others. Of vCPUs and of the host's work that may run elsewhere, only
-// what stays on the node counts; see stays.
+// what stays on the node counts; see stays. Of guests that are confined to some CPUs, only what these can serve
+// counts.
 func (n *node) use(a *usage) float64 {
 	if n.cpus == 0 {
 		return 0
 	}
-	roaming, bound := a.roaming.cpu+n.errands, a.cpu-a.roaming.cpu+n.host
+	roaming, bound := a.roaming.cpu+n.errands, a.cpu-a.roaming.cpu-a.unmet+n.host
 	use := (bound + n.stays(roaming, n.cpus-bound)) / n.cpus
 	if a.dedicated > slack && a.dedicated < n.cpus-slack {
 		bound -= a.alone
@@ -291,8 +305,13 @@ func (m *model) nodeCost(i int) float64 {
 // waiting returns how much of the demand of a node's guests waits, in CPUs, at this CPU use,
 // except for a constant of each guest; see waitShare and explainWait.
 func (m *model) waiting(i int, use float64) float64 {
-	a := &m.usage[i]
-	return (a.cpu-a.alone)*m.nodes[i].waitShare(a, use, m.policy.Count) + a.bursts*use
+	n, a := &m.nodes[i], &m.usage[i]
+	share := n.waitShare(a, use, m.policy.Count)
+	wait := (a.cpu-a.alone)*share + a.bursts*use
+	if n.divided {
+		wait += m.cpuSets[i].wait(use, share)
+	}
+	return wait
 }
 
 // waitShare returns the share of the demand for a node's shared CPUs that waits: as its
@@ -395,7 +414,7 @@ func (m *model) add(g *subject, l *layout, sign float64) {
 	for _, s := range l.on {
 		a := &m.usage[s.node]
 		if l.homes != nil {
-			a.homes += int(sign)
+			a.homes += int32(sign)
 		}
 		a.cpu += sign * g.demand * s.cpu
 		a.bursts += sign * g.demand * g.bursts * (s.cpu - s.alone)
@@ -408,7 +427,10 @@ func (m *model) add(g *subject, l *layout, sign float64) {
 			a.roaming.runnable += sign * g.vcpusOn(&s) * s.roaming / s.cpu
 		}
 		if s.confined {
-			a.confined += int(sign)
+			a.confined += int32(sign)
+		}
+		if s.set > 0 {
+			m.addConfined(g, &s, sign)
 		}
 		a.dedicated += sign * s.dedicated
 		a.alone += sign * g.demand * s.alone
@@ -430,6 +452,9 @@ func (m *model) try(changes ...change) (rise float64, ok bool) {
 	before, peak := 0.0, 0.0
 	for _, i := range touched {
 		m.saved[i] = m.usage[i]
+		if m.nodes[i].divided {
+			m.savedSets[i] = m.cpuSets[i].setUsage
+		}
 		before += m.costNow(i)
 		peak = max(peak, m.use(i))
 	}
@@ -446,6 +471,9 @@ func (m *model) try(changes ...change) (rise float64, ok bool) {
 	}
 	for _, i := range touched {
 		m.usage[i] = m.saved[i]
+		if m.nodes[i].divided {
+			m.cpuSets[i].setUsage = m.savedSets[i]
+		}
 	}
 	return rise - before, ok
 }
@@ -513,13 +541,15 @@ const slack = 1e-6
 // CPUs and memory promised to it, or the node must lack no more of either than before;
 // and CPU use must not rise beyond the greatest of the policy's MaxNodeCPU, this
 // node's use when the plan began, and peak, the highest present use of the nodes
-// involved. CPU use does not count if no more waits than at a use of MaxNodeCPU.
+// involved. CPU use does not count if no more waits than at a use of MaxNodeCPU. No set
+// of CPUs may become fuller than the fullest one was when the plan began.
 func (m *model) allowed(i int, before *usage, peak float64) bool {
 	a, n := &m.usage[i], &m.nodes[i]
 	if a.homes == 0 {
 		return true
 	}
-	if m.excess(i, a) > max(0, m.excess(i, before))+slack || !m.memoryAllowed(i, before) {
+	if m.excess(i, a) > max(0, m.excess(i, before))+slack || !m.memoryAllowed(i, before) ||
+		n.divided && m.fullestSet(i) > m.fullest+slack {
 		return false
 	}
 	use := n.use(a)

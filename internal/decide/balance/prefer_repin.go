@@ -56,7 +56,7 @@ func (m *model) adequate(guest, layout int) bool {
 	defer m.apply(change{guest, was})
 	for _, on := range g.layout().on {
 		n, a := &m.nodes[on.node], &m.usage[on.node]
-		if m.full(n, a) || a.vcpus > n.room(a, m.policy.Count)+slack {
+		if m.full(n, a) || m.fullestSet(on.node) > 0 || a.vcpus > n.room(a, m.policy.Count)+slack {
 			return false
 		}
 	}

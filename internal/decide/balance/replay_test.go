@@ -39,6 +39,18 @@ func TestPlan_SavedInventories(t *testing.T) {
 		"br2003-4-4":             {map[string]string{"v1": "3"}, 2 * gib},
 		"overpromised-20G":       {map[string]string{"ours": "1"}, 0},
 		"overpromised-40G":       {map[string]string{"ours": "1"}, 0},
+		// VMs named a to e, and far, may use two CPUs of each node, or are in a CPU pool with these: three of them wait
+		// there and one leaves,
+		"confined-three": {map[string]string{"a": "1"}, 2 * gib},
+		// another VM leaves, because these CPUs are busy on the other node,
+		"confined-target-full": {map[string]string{"v": "1"}, 4 * gib},
+		// they are on both nodes,
+		"confined-both-full": {map[string]string{}, 0},
+		"confined-cpu-pool":  {map[string]string{}, 0},
+		// they would be too busy near the memory of a VM,
+		"confined-near": {map[string]string{}, 0},
+		// or a VM that may use all CPUs comes to those that are idle.
+		"confined-rest-idle": {map[string]string{"v": "0", "a": "1"}, 6 * gib},
 	} {
 		round, err := Plan(Request{Host: inventorytest.Saved(t, name), Now: noon, Lasting: true})
 		if err != nil {

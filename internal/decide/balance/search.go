@@ -133,10 +133,11 @@ func (m *model) changes(from, to []int) []change {
 // costs more than the best combination so far.
 func (s *search) bestOfAll(near, margin float64) (best []int, exact bool) {
 	m := s.m
-	first, began := m.state(), slices.Clone(m.usage)
+	first, began, sets := m.state(), slices.Clone(m.usage), slices.Clone(m.cpuSets)
 	now := m.total()
 	defer func() {
 		copy(m.usage, began) // discard rounding errors: what tryOne returned is still right
+		copy(m.cpuSets, sets)
 		for i := range m.priced {
 			m.priced[i] = math.NaN()
 		}

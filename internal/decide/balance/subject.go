@@ -37,9 +37,10 @@ type subject struct {
 	remoteScale float64              // measured share of remote accesses over the share that the layout predicts
 	resident    topology.Bytes
 	measuredWait
-	dedicated float64 // CPUs dedicated to its vCPUs, idle SMT siblings included
-	size      int     // page size, as an index into model.sizes
-	devices   []int   // positions of the nodes of its devices
+	limits    topology.CPUSet // CPUs that its limits and its CPU pool allow; empty: all
+	dedicated float64         // CPUs dedicated to its vCPUs, idle SMT siblings included
+	size      int             // page size, as an index into model.sizes
+	devices   []int           // positions of the nodes of its devices
 
 	layouts     []layout         // layouts[0] is the current one of the host
 	at          int              // index of the layout in the model's state
@@ -113,6 +114,7 @@ func (m *model) addGuests(r Request) {
 			if on.confined {
 				a.confined++
 			}
+			m.addConfined(&s, &on, 1)
 			a.bound += s.demand * s.intensity * on.mem
 			a.traffic += s.mbps * on.mem
 			a.resident += on.mem * float64(s.resident)
@@ -149,6 +151,9 @@ func (g *subject) vcpusOn(s *share) float64 { return float64(g.spec.VCPUs) * (s.
 func (m *model) subject(g *inventory.Guest) subject {
 	s := subject{seen: g, mode: m.policy.Balance.ModeOf(g.Name, g.Ours()), remoteScale: 1, intensity: 1}
 	s.spec = specOf(g)
+	if limits, err := m.host.WithinPool(s.spec.Limits); err == nil {
+		s.limits = limits.CPUs
+	}
 	s.size = m.size(s.spec.PageSize)
 	s.demand = float64(s.spec.VCPUs)
 	if l := g.Seen.Load; l != nil && l.IsValid() {

@@ -119,5 +119,9 @@ func (v *View) Clone() *View {
 	m.usage, m.guests = slices.Clone(m.usage), slices.Clone(m.guests)
 	m.priced, m.stamps = slices.Clone(m.priced), slices.Clone(m.stamps)
 	m.saved, m.near = slices.Clone(m.saved), nil
+	m.cpuSets, m.savedSets = slices.Clone(m.cpuSets), slices.Clone(m.savedSets)
+	for i := range m.cpuSets {
+		m.cpuSets[i].Sets = m.cpuSets[i].Clone()
+	}
 	return &View{&m}
 }

@@ -14,6 +14,9 @@ func (m *model) explainWait(g *subject) {
 	g.bursts = max(0, measured-g.explained)
 	for _, s := range g.layout().on {
 		m.usage[s.node].bursts += g.demand * g.bursts * (s.cpu - s.alone)
+		if s.set > 0 {
+			m.cpuSets[s.node].bursts[s.set-1] += g.demand * g.bursts * s.confinedPart()
+		}
 	}
 	_, colliding := m.predicted(g)
 	g.others = g.bursts - colliding
@@ -23,9 +26,16 @@ func (m *model) explainWait(g *subject) {
 // nodes, and by its bursts.
 func (m *model) predicted(g *subject) (busy, bursts float64) {
 	for _, s := range g.layout().on {
-		use := m.use(s.node)
-		busy += (s.cpu - s.alone) * m.nodes[s.node].waitShare(&m.usage[s.node], use, m.policy.Count)
+		n, a := &m.nodes[s.node], &m.usage[s.node]
+		use := n.use(a)
+		share, part := n.waitShare(a, use, m.policy.Count), s.confinedPart()
+		busy += (s.cpu - s.alone) * share
 		bursts += (s.cpu - s.alone) * g.bursts * use
+		if part > 0 {
+			c := m.cpuSets[s.node].crowds()[s.set-1]
+			busy += part * max(0, c.share-share)
+			bursts += part * g.bursts * max(0, c.use-use)
+		}
 	}
 	return busy, bursts
 }

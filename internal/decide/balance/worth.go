@@ -110,7 +110,8 @@ type losses struct {
 	access float64 // CPUs that wait for memory; see wasted
 	wait   float64 // CPUs in demand that wait for CPUs; see waitShare
 	// beyond is the demand beyond all CPUs of each node, beyond MaxNodeCPU of them, and
-	// beyond roomy of them, but no more than what has no CPU.
+	// beyond roomy of them, but no more than what has no CPU; and the same for each set of CPUs to which
+	// guests are confined.
 	beyond [3]float64
 }
 
@@ -130,18 +131,32 @@ func (m *model) lost() losses {
 		}
 		l.access += g.demand * g.intensity * wasted(slow)
 	}
+	levels := [...]float64{1, m.policy.Balance.MaxNodeCPU, roomy}
 	for i := range m.nodes {
-		a, use := &m.usage[i], m.use(i)
+		n, a, use := &m.nodes[i], &m.usage[i], m.use(i)
 		l.wait += m.waiting(i, use)
-		without := m.nodes[i].withoutCPU(a, m.policy.Count)
-		for k, most := range [...]float64{1, m.policy.Balance.MaxNodeCPU, roomy} {
-			l.beyond[k] += a.bursts * use
-			if use > most {
-				l.beyond[k] += min(without, (a.cpu-a.alone)*(1-most/use))
+		without := n.withoutCPU(a, m.policy.Count)
+		for k, most := range levels {
+			l.beyond[k] += a.bursts*use + beyond(use, most, a.cpu-a.alone-a.unmet, without)
+		}
+		if !n.divided {
+			continue
+		}
+		for _, c := range m.cpuSets[i].crowds() {
+			for k, most := range levels {
+				l.beyond[k] += c.bursts*max(0, c.use-use) + beyond(c.use, most, c.demand, c.without)
 			}
 		}
 	}
 	return l
+}
+
+// beyond returns how much of a demand for CPUs is beyond a use of most, but no more than what has no CPU.
+func beyond(use, most, demand, without float64) float64 {
+	if use <= most {
+		return 0
+	}
+	return min(without, demand*(1-most/use))
 }
 
 // saved returns how many CPUs less are lost after than before. Demand that only goes
