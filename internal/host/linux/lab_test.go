@@ -337,7 +337,8 @@ func TestLabFullNodeIsReported(t *testing.T) {
 	if !errors.Is(err, unix.ENOMEM) || result.Why["ENOMEM"] == 0 {
 		t.Errorf("a full node is not reported as such: %v, error %v", result.Why, err)
 	}
-	if seen := c.byNumaMaps(t); seen[3] != result.Moved || seen[0]+seen[3] != held {
+	// NUMA balancing may move pages between the other nodes meanwhile.
+	if seen := c.byNumaMaps(t); seen[3] != result.Moved || seen.Total() != held {
 		t.Errorf("reported as moved %v, numa_maps says %v", result.Moved, seen)
 	}
 	empty()
