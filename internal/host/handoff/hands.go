@@ -247,7 +247,7 @@ func (h *Hands) Step(now time.Time) (next time.Time, err error) {
 	for _, t := range d.Takes {
 		h.take(t, now)
 	}
-	err = errors.Join(err, h.enforce())
+	err = h.enforce() // it repeats what failed before, so these are all errors
 	h.sendDue(now)
 	next = now.Add(resend)
 	if len(h.watches) > 0 {

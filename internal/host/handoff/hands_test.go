@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -323,6 +324,8 @@ func TestThreadsOfAVMThatStartsAreConfinedLater(t *testing.T) {
 		_, err := hands.Step(w.now.Add(time.Duration(second) * time.Second))
 		if late := second > 5; (err != nil) != late {
 			t.Errorf("after %d s: %v", second, err)
+		} else if late && strings.Count(err.Error(), "vCPU 0:") != 1 {
+			t.Errorf("after %d s, the error of a vCPU is not named once:\n%v", second, err)
 		}
 	}
 	k.allows = true
