@@ -277,8 +277,7 @@ func parseReport(t *testing.T, f []string) report {
 func (l *labHost) twoReports(t *testing.T, name string, skip int) (first, last report) {
 	t.Helper()
 	skip = max(skip, len(l.said(t, name, "RUN")))
-	l.sh(t, fmt.Sprintf(`log=$(echo /lab/files/console-%s-*); for i in $(seq 1200); do
-  [ $(grep -c "^RUN" $log) -ge %d ] && exit; sleep 0.1; done; exit 1`, name, skip+5))
+	l.awaitSaid(t, []string{name}, "RUN", skip+5)
 	all := l.said(t, name, "RUN")
 	return parseReport(t, all[skip]), parseReport(t, all[skip+4])
 }

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -54,6 +55,11 @@ const childVariable = "NUMAVISOR_TEST_HOLD"
 // "hugetlb", "memfd") and touches the first half of them on node 0.
 func startChild(t *testing.T, kind string, size topology.Bytes) *memoryChild {
 	t.Helper()
+	return startChildWith(t, kind, size, nil)
+}
+
+func startChildWith(t *testing.T, kind string, size topology.Bytes, attr *syscall.SysProcAttr) *memoryChild {
+	t.Helper()
 	child := exec.Command(os.Args[0], "-test.run=^TestHoldMemory$")
 	child.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d", childVariable, kind, size))
 	in, err := child.StdinPipe()
@@ -64,7 +70,7 @@ func startChild(t *testing.T, kind string, size topology.Bytes) *memoryChild {
 	if err != nil {
 		t.Fatal(err)
 	}
-	child.Stderr = os.Stderr
+	child.Stderr, child.SysProcAttr = os.Stderr, attr
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -431,13 +437,13 @@ func TestLabNUMAMapsEqualsMemoryNUMAStat(t *testing.T) {
 	if err := own.EnableController("memory"); err != nil {
 		t.Fatal(err)
 	}
-	if err := own.Adopt(os.Getpid()); err != nil { // the child is born inside
+	group, err := os.Open(own.file(""))
+	if err != nil {
 		t.Fatal(err)
 	}
-	c := startChild(t, "small", held)
-	if err := (Cgroup{mount, "/"}).Adopt(os.Getpid()); err != nil {
-		t.Fatal(err)
-	}
+	defer func() { _ = group.Close() }()
+	// The child is born inside. This program is never there: the group would count what it touches meanwhile.
+	c := startChildWith(t, "small", held, &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())})
 	m, err := Mover{
 		PID: c.pid,
 	}.Move(t.Context(), inventory.MemoryRange{Address: c.r.Address, Size: held / 4, PageSize: smallPage}, nodes("2"))
