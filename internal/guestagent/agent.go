@@ -153,7 +153,6 @@ func (a *agent) measure(now time.Time) error {
 		}
 	}
 	a.enforce()
-	a.setApart(now)
 	if now.Sub(a.irqs) >= irqsEvery {
 		a.irqs = now
 		a.parker.readIRQs()
@@ -165,34 +164,36 @@ func (a *agent) measure(now time.Time) error {
 	return nil
 }
 
-// setApart makes partitions of the vCPUs that are parked by limits of programs alone, once one of them has been so for
-// a while.
-func (a *agent) setApart(now time.Time) {
+// setApart makes a partition of the vCPU that has been parked longest by limits of programs alone, once it has been so
+// for a while, and reports whether one was due. It makes one at a time, so that a grant does not wait for all of them.
+func (a *agent) setApart(now time.Time) bool {
 	limited := a.parker.limited // empty by other means than partitions
-	due := false
 	for id := range a.limited {
 		if !limited.Has(id) {
 			delete(a.limited, id)
 		}
 	}
+	next, since := guest.VCPUs{}, now
 	for _, id := range limited.IDs() {
-		since, ok := a.limited[id]
-		if !ok {
+		if _, ok := a.limited[id]; !ok {
 			a.limited[id] = now
 		}
-		due = due || ok && now.Sub(since) >= apartAfter
+		if a.limited[id].Before(since) {
+			next, since = guest.Of(id), a.limited[id]
+		}
 	}
-	if !due {
-		return
+	if now.Sub(since) < apartAfter {
+		return false
 	}
 	a.parker.renew()
-	err := a.parker.setApart(limited)
+	err := a.parker.setApart(next, true)
 	a.k.goHome()
 	if err != nil {
 		a.parker.next()
-		a.log("setting vCPUs %v apart: %v; they are parked by means %q from here on", limited, err, a.parker.means)
+		a.log("setting vCPU %v apart: %v; vCPUs are parked by means %q from here on", next, err, a.parker.means)
 		a.enforce()
 	}
+	return true
 }
 
 // report makes the next report, of vCPUs as the kernel has them now. The parameter now is the number

@@ -99,6 +99,16 @@ func (f *fake) changes(do func()) (all []string) {
 	return all
 }
 
+// settles lets the agent measure, and make all partitions that are due.
+func settles(t interface{ Fatal(...any) }, a *agent, now time.Time) {
+	if err := a.measure(now); err != nil {
+		t.Fatal(err)
+	}
+	for range 6 {
+		a.setApart(now)
+	}
+}
+
 // A change is one write for each cgroup with programs. The partition follows once the vCPU has been parked for a while,
 // and the thread of the agent is on the vCPU when it is made.
 func TestAPartitionFollowsTheLimitOfPrograms(t *testing.T) {
@@ -120,15 +130,13 @@ func TestAPartitionFollowsTheLimitOfPrograms(t *testing.T) {
 	}
 	a.grant(grantOf(3, 0, 1, 3))
 	for s := range 4 {
-		if err := a.measure(time.Unix(int64(s), 0)); err != nil {
-			t.Fatal(err)
-		}
+		settles(t, a, time.Unix(int64(s), 0))
 		if apart := f.apart() == guest.Of(2); apart != (s >= 1) {
 			t.Errorf("after %d s the vCPU is a partition: %t", s, apart)
 		}
 	}
-	if r := a.mustReport(t); r.Used != guest.Of(0, 1, 3) || f.kicked || f.at >= 0 || f.forPrograms() != r.Used {
-		t.Errorf("used %v, %v by programs; a parked vCPU is woken: %t; the agent is on vCPU %d", r.Used, f.forPrograms(),
+	if r := a.mustReport(t); r.Used != guest.Of(0, 1, 3) || f.kicked != (guest.VCPUs{}) || f.at >= 0 || f.forPrograms() != r.Used {
+		t.Errorf("used %v, %v by programs; parked vCPUs %v are woken; the agent is on vCPU %d", r.Used, f.forPrograms(),
 			f.kicked, f.at)
 	}
 	a.grant(grantOf(4, 0, 1, 2, 3))
@@ -154,9 +162,7 @@ func TestLimitsOfOthersHold(t *testing.T) {
 	f.groups["user.slice"] = "2-3"
 	a.irqs = time.Time{}
 	for s := range 3 {
-		if err := a.measure(time.Unix(int64(100+s), 0)); err != nil {
-			t.Fatal(err)
-		}
+		settles(t, a, time.Unix(int64(100+s), 0))
 	}
 	a.grant(grantOf(2, 0, 1))
 	if got := f.groups["user.slice"]; got != "0-1" {
@@ -173,9 +179,7 @@ func (a *agent) later(t *testing.T) {
 	t.Helper()
 	start := a.irqs.Add(20 * time.Second)
 	for s := range 4 {
-		if err := a.measure(start.Add(time.Duration(s) * time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		settles(t, a, start.Add(time.Duration(s)*time.Second))
 	}
 }
 
@@ -229,9 +233,7 @@ func TestTheAgentStaysAtHome(t *testing.T) {
 	} {
 		do()
 		a.tidy()
-		if err := a.measure(at); err != nil {
-			t.Fatal(err)
-		}
+		settles(t, a, at)
 		if f.strayed {
 			t.Errorf("step %d: the agent's threads are on all vCPUs", i)
 		}
@@ -321,12 +323,10 @@ func TestTheGreatestEpochHolds(t *testing.T) {
 				newest = g
 			}
 			now = now.Add(time.Duration(rapid.IntRange(0, 2).Draw(t, "seconds")) * time.Second)
-			if err := a.measure(now); err != nil {
-				t.Fatal(err)
-			}
+			settles(t, a, now)
 			r := a.mustReport(t)
-			if r.Epoch != newest.Epoch || r.Used != newest.VCPUs || f.kicked {
-				t.Fatalf("epoch %d: used %v; want epoch %d: %v; a parked one is woken: %t", r.Epoch, r.Used, newest.Epoch,
+			if r.Epoch != newest.Epoch || r.Used != newest.VCPUs || f.kicked != (guest.VCPUs{}) {
+				t.Fatalf("epoch %d: used %v; want epoch %d: %v; parked ones %v are woken", r.Epoch, r.Used, newest.Epoch,
 					newest.VCPUs, f.kicked)
 			}
 			if programs := f.forPrograms(); programs.Without(r.Used) != (guest.VCPUs{}) {
@@ -380,8 +380,8 @@ func TestAReturnedVCPUGetsWork(t *testing.T) {
 		a.grant(guest.Grant{V: guest.Version, Epoch: uint64(i + 1), VCPUs: want})
 		used := a.mustReport(t).Used
 		seen := f.present.Without(f.apart()).Without(f.unseen)
-		if seen != want || used != want || f.kicked || f.at >= 0 {
-			t.Errorf("grant %d: vCPUs %v get work, %v are used, want %v; a parked one is woken: %t; the agent is on vCPU %d",
+		if seen != want || used != want || f.kicked != (guest.VCPUs{}) || f.at >= 0 {
+			t.Errorf("grant %d: vCPUs %v get work, %v are used, want %v; parked ones %v are woken; the agent is on vCPU %d",
 				i, seen, used, want, f.kicked, f.at)
 		}
 	}
@@ -412,6 +412,29 @@ func TestDriftIsUndone(t *testing.T) {
 	}
 	if r := a.mustReport(t); r.Used != guest.Of(0, 1) {
 		t.Errorf("used %v", r.Used)
+	}
+}
+
+// A grant waits for one partition at most: the agent makes one at a time, that of the vCPU that was parked first, and
+// none of a vCPU that was parked a moment ago and may be granted again soon.
+func TestPartitionsAreMadeOneAtATime(t *testing.T) {
+	f := withPrograms(5)
+	a := start(t, f)
+	begin := time.Unix(100, 0)
+	a.grant(grantOf(1, 0, 1, 2))
+	a.setApart(begin)
+	a.grant(grantOf(2, 0, 1))
+	for _, c := range []struct {
+		after time.Duration
+		want  string
+	}{
+		{800 * time.Millisecond, ""}, {1100 * time.Millisecond, "3"}, {1200 * time.Millisecond, "3-4"},
+		{1300 * time.Millisecond, "3-4"}, {1800 * time.Millisecond, "2-4"}, {2 * time.Second, "2-4"},
+	} {
+		a.setApart(begin.Add(c.after))
+		if got := a.parker.apart.String(); got != c.want {
+			t.Errorf("after %v the partitions are of vCPUs %q, want %q", c.after, got, c.want)
+		}
 	}
 }
 

@@ -107,7 +107,7 @@ func (b *bench) change(name string, means guest.Means, first, second guest.VCPUs
 			return err
 		}
 		if apart && b.limited != (guest.VCPUs{}) {
-			if err := b.setApart(b.limited); err != nil {
+			if err := b.setApart(b.limited, false); err != nil {
 				return err
 			}
 		}

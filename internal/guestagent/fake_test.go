@@ -33,8 +33,11 @@ type fake struct {
 	// scheduling domains, and has run nothing since. at is where the agent runs; -1: anywhere.
 	unseen guest.VCPUs
 	at     int
-	// kicked says that a vCPU was parked while it was idle: the kernel goes on waking it to balance for busy ones.
-	kicked bool
+	// kicked are parked vCPUs that the kernel goes on waking to balance for busy ones. It notes a vCPU for that when it
+	// goes idle, and forgets it at the first tick while it runs something, but for a vCPU in a partition.
+	kicked guest.VCPUs
+	// ran is for how long the agent has run on the vCPU at.
+	ran time.Duration
 	// others are vCPUs in a partition of something else in the guest.
 	others guest.VCPUs
 	// groups are cgroups with programs: the limit of each; empty: none. The agent is in the one of this name.
@@ -257,10 +260,12 @@ func (f *fake) change(id int, file, text string) error {
 		text = "root invalid (no reason)"
 	}
 	f.strayed = true
+	idle := !f.forPrograms().Has(id)
+	f.kicked = f.kicked.Without(guest.Of(id))
 	if f.kinds[id] = text; text == "root" {
 		f.unseen.Add(id)
-		if f.at != id {
-			f.kicked = true
+		if f.at != id || idle && f.ran < 10*time.Millisecond { // the longest tick of Linux
+			f.kicked.Add(id)
 		}
 	}
 	return nil
@@ -308,9 +313,15 @@ func (f *fake) moveThreads(from, _ guest.VCPUs) {
 }
 
 func (f *fake) stand(id int) {
+	f.ran = 0
 	if f.at = -1; f.effective(f.groups[f.agent]).Has(id) {
 		f.at, f.unseen = id, f.unseen.Without(guest.Of(id))
 	}
+}
+
+func (f *fake) runFor(d time.Duration) {
+	f.ran += d
+	f.own += d
 }
 
 func (f *fake) leave() { f.at = -1 }

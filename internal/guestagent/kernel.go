@@ -24,7 +24,9 @@ type kernel interface {
 	// moveThreads moves kernel threads that may run elsewhere away from CPUs.
 	moveThreads(from, to guest.VCPUs)
 	// stand runs this thread on a vCPU, and leave on its home again; goHome does so for all threads of this program.
+	// runFor runs this thread for a time, without sleep.
 	stand(id int)
+	runFor(d time.Duration)
 	leave()
 	goHome()
 	mountCgroup(path string) error
@@ -141,6 +143,11 @@ func (*linux) stand(id int) {
 	var one unix.CPUSet
 	one.Set(id)
 	_ = unix.SchedSetaffinity(0, &one) // a vCPU that is gone again needs nothing
+}
+
+func (*linux) runFor(d time.Duration) {
+	for begin := time.Now(); time.Since(begin) < d; {
+	}
 }
 
 func (*linux) leave() { stayHome(0) }

@@ -102,7 +102,7 @@ func (p *parker) tryApart() error {
 	limited, last := p.limited, guest.Of(ids[len(ids)-1])
 	p.programs.limit(p.present, p.present.Without(limited).Without(last))
 	p.limited = limited.Or(last)
-	err = p.setApart(last)
+	err = p.setApart(last, false) // the next line ends it
 	err = errors.Join(err, p.k.write(p.folder(ids[len(ids)-1])+"/cpuset.cpus.partition", "member"))
 	p.apart, p.limited = guest.VCPUs{}, limited
 	p.programs.limit(p.present, p.present.Without(limited))
@@ -223,7 +223,7 @@ func (p *parker) change(present, parked, want guest.VCPUs) (now guest.VCPUs, err
 		return now, err
 	}
 	p.renew()
-	if err := p.setApart(want.Without(now)); err != nil {
+	if err := p.setApart(want.Without(now), false); err != nil {
 		return now, err
 	}
 	_, now, err = p.state()
@@ -236,13 +236,18 @@ func (p *parker) renew() {
 	p.programs.limit(p.present, p.present.Without(p.apart).Without(p.limited))
 }
 
+// tickOf100Hz is a little more than the longest time between two ticks of a busy vCPU (CONFIG_HZ=100).
+const tickOf100Hz = 11 * time.Millisecond
+
 // setApart makes a partition of each of these vCPUs: then no program can use them, also not one whose cgroup is new.
 //
 // Each has one of its own, so that the kernel has no scheduling domain for it: else it would be one of the idle
-// CPUs that the kernel wakes to balance for busy ones, many times a second. This thread runs on the vCPU while it
-// parks it: the kernel decides whether a vCPU is one of those when it goes idle. The partition is not of kind
-// isolated, since kernels before 6.6 do not rebuild the domains of all when such a one changes.
-func (p *parker) setApart(ids guest.VCPUs) error {
+// CPUs that the kernel wakes to balance for busy ones, hundreds of times a second. This thread runs on the vCPU while
+// it parks it: a vCPU becomes one of those when it goes idle, and is none any more after a tick at which it is busy
+// (nohz_balance_enter_idle and nohz_balancer_kick in kernel/sched/fair.c). If the vCPU is idle, the thread first runs
+// there until such a tick has come: one without a domain does not count. The partition is not of kind isolated, since
+// kernels before 6.6 do not rebuild the domains of all when such a one changes.
+func (p *parker) setApart(ids guest.VCPUs, idle bool) error {
 	defer p.k.leave()
 	for _, id := range ids.IDs() {
 		if err := p.group(id); err != nil {
@@ -250,6 +255,9 @@ func (p *parker) setApart(ids guest.VCPUs) error {
 		}
 		p.apart.Add(id)
 		p.k.stand(id)
+		if idle {
+			p.k.runFor(tickOf100Hz)
+		}
 		file := p.folder(id) + "/cpuset.cpus.partition"
 		if kind, err := p.k.read(file); err == nil && kind != "member" {
 			_ = p.k.write(file, "member") // an invalid one stays so if it is not ended first

@@ -164,7 +164,10 @@ func (l *loop) turn(now time.Time) {
 		done := time.Now()
 		l.quiet = done.Add(max(fast, 2*done.Sub(now)))
 		l.doubt = 0
+	} else if !l.agent.setApart(now) {
+		return
 	}
+	l.own = l.agent.k.ownTime() // this work is no part of what the next look or measurement costs
 }
 
 // price notes what the turn has cost: one that measured, or one that did nothing but look.

@@ -431,3 +431,22 @@ func TestThreadsGoHome(t *testing.T) {
 		}
 	}
 }
+
+// Turns make the partitions that are due, one each, and what they take is no part of what a look costs: else looks
+// would be rare while many vCPUs are parked.
+func TestTurnsMakePartitionsOneAtATime(t *testing.T) {
+	f := withPrograms(8)
+	l := &loop{agent: start(t, f), options: Options{Log: t.Logf}, channel: -1, pressure: -1, opened: time.Now()}
+	l.agent.grant(grantOf(1, 0))
+	l.agent.setApart(time.Now().Add(-2 * apartAfter))
+	l.agent.untidy = false
+	for n := 1; n <= 7; n++ {
+		l.turn(time.Now())
+		if apart := f.apart(); apart.Len() != n {
+			t.Fatalf("after %d turns the partitions are of vCPUs %v", n, apart)
+		}
+	}
+	if pause := max(l.looking.pause(), l.mean.pause()); pause > fast {
+		t.Errorf("the next look waits for %v", pause)
+	}
+}
