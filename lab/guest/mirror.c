@@ -437,8 +437,10 @@ static int prepare_run(const char *text)
         *n = *n < 0 ? 0 : *n > THREADS ? THREADS : *n;
         most = *n > most ? *n : most;
     }
+    /* Bound threads touch their memory one after the other: the host may place 2 MiB at once, which two would share. */
     for (; n_workers < most && worker_ready(n_workers); n_workers++)
-        ;
+        while (bound && atomic_load(&n_ready) <= n_workers)
+            usleep(10000);
     while (atomic_load(&n_ready) < n_workers)
         usleep(10000);
     for (int i = 0; i < THREADS; i++)

@@ -214,8 +214,29 @@ func growLabPool(t *testing.T, node topology.NodeID, pages uint64) {
 
 const held = 64 * mib // by a child, half of it touched at start
 
+// setBalancing sets the kernel's NUMA balancing for the time of a test.
+func setBalancing(t *testing.T, to string) {
+	t.Helper()
+	before, err := Live.ReadSetting("/" + fileBalancing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = Live.WriteSetting("/"+fileBalancing, before) })
+	if err := Live.WriteSetting("/"+fileBalancing, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// withoutBalancing is for tests that count pages: on a slow machine the kernel's NUMA balancing hides and moves some of
+// them meanwhile.
+func withoutBalancing(t *testing.T) {
+	t.Helper()
+	setBalancing(t, "0")
+}
+
 func TestLabMovesEveryKindOfMemory(t *testing.T) {
 	inLab(t)
+	withoutBalancing(t)
 	for _, kind := range []string{"small", "thp", "hugetlb", "memfd"} {
 		t.Run(kind, func(t *testing.T) {
 			if kind == "hugetlb" {
@@ -252,6 +273,7 @@ func TestLabMovesEveryKindOfMemory(t *testing.T) {
 
 func TestLabSpreadsOverNodes(t *testing.T) {
 	inLab(t)
+	withoutBalancing(t)
 	for _, kind := range []string{"small", "thp"} {
 		t.Run(kind, func(t *testing.T) {
 			c := startChild(t, kind, held)
@@ -269,6 +291,7 @@ func TestLabSpreadsOverNodes(t *testing.T) {
 
 func TestLabMoveCanBeCancelledAndFinished(t *testing.T) {
 	inLab(t)
+	withoutBalancing(t)
 	c := startChild(t, "small", held)
 	ctx, cancel := context.WithCancel(t.Context())
 	m := Mover{PID: c.pid, Chunk: 4 * mib, Progress: func(done, _ topology.Bytes) {
@@ -277,13 +300,21 @@ func TestLabMoveCanBeCancelledAndFinished(t *testing.T) {
 		}
 	}}
 	first, err := m.Move(ctx, c.r, nodes("2"))
-	if !errors.Is(err, context.Canceled) || first.Moved != 12*mib {
-		t.Errorf("cancelled after 12 MiB: moved %v, error %v", first.Moved, err)
+	if !errors.Is(err, context.Canceled) || first.Before.Total()+first.Absent != 12*mib || first.Moved == 0 {
+		t.Errorf("cancelled after 12 MiB: %+v, error %v", first, err)
 	}
-	second, err := Mover{PID: c.pid}.Move(t.Context(), c.r, nodes("2"))
-	if err != nil || second.Moved != held/2-12*mib || second.After[2] != held/2 {
-		t.Errorf("the rest: %+v, error %v", second, err)
+	var rest MoveResult
+	for range 10 { // the kernel may hold single pages for a moment
+		if rest, err = (Mover{PID: c.pid}).Move(t.Context(), c.r, nodes("2")); err != nil {
+			t.Fatal(err)
+		}
+		if rest.After[2] == held/2 {
+			return
+		}
+		t.Logf("not all moved: %+v", rest)
+		time.Sleep(100 * time.Millisecond)
 	}
+	t.Errorf("the rest does not move: first %+v, then %+v", first, rest)
 }
 
 // fillNode leaves at most free bytes of a node unused, by a file in memory that
@@ -384,14 +415,7 @@ func TestLabFilePolicySteersNewFaults(t *testing.T) {
 // reports such pages as absent: Move must find and move them all the same.
 func TestLabPagesThatBalancingHidesMove(t *testing.T) {
 	inLab(t)
-	before, err := Live.ReadSetting("/" + fileBalancing)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = Live.WriteSetting("/"+fileBalancing, before) })
-	if err := Live.WriteSetting("/"+fileBalancing, "1"); err != nil {
-		t.Fatal(err)
-	}
+	setBalancing(t, "1")
 	c := startChild(t, "small", held)
 	if !becomesHidden(t, c) {
 		t.Fatal("no page was hidden in a minute: this run tested nothing (kernels from 6.5 hide none)")
