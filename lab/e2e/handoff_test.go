@@ -189,11 +189,14 @@ func (l *labHost) types(t *testing.T, name, line string) {
 	}
 }
 
+// work is four threads for an hour, see guest/mirror.c.
+const work = "500 3600 0 4"
+
 // load lets one of two VMs work with more threads than it has CPUs, and the other one not.
 func (l *labHost) load(t *testing.T, busy, idle string) {
 	t.Helper()
 	l.types(t, idle, "stop")
-	l.types(t, busy, "run 500 3600 0 4")
+	l.types(t, busy, "run "+work)
 }
 
 // Load rises in one mirrored VM: its CPUs come from the other one, and back. The host's kernel saw no VM run on a CPU
@@ -230,8 +233,11 @@ func (l *labHost) handsOver(t *testing.T) {
 	names := []string{"m1", "m2"}
 	for turn := range 3 {
 		busy, idle := names[turn%2], names[1-turn%2]
-		before := len(l.said(t, busy, "RUN"))
-		l.load(t, busy, idle)
+		before, ready := len(l.said(t, busy, "RUN")), len(l.said(t, busy, "READY"))
+		l.types(t, idle, "stop")
+		l.types(t, busy, "ready "+work)
+		l.awaitSaid(t, []string{busy}, "READY", ready+1)
+		l.types(t, busy, "go")
 		l.awaitCPUs(t, 2*time.Minute, busy, 3)
 		l.awaitCPUs(t, time.Minute, idle, 1)
 		if text := l.must(t, "show", busy).stdout; !strings.Contains(text, "hand-over: has CPUs ") ||
@@ -245,6 +251,9 @@ func (l *labHost) handsOver(t *testing.T) {
 		if steal > mostSteal*3*seconds {
 			t.Errorf("turn %d: steal of %.2f s in %.1f s", turn, steal, seconds)
 		}
+	}
+	for _, name := range names {
+		l.parkedVCPUsSleep(t, name)
 	}
 }
 
