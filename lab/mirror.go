@@ -34,7 +34,7 @@ func (h *Host) AddMirror(ctx context.Context, agent string) error {
 		return err
 	}
 	files := map[string]string{"numavisor-guest": agent}
-	for _, m := range portModules {
+	for _, m := range append(portModules, vsockModules...) {
 		files["mod/"+filepath.Base(m)+".ko"] = filepath.Join(k.modules, m+".ko")
 	}
 	// Written under another name first: tools inside never see half of it.
@@ -49,6 +49,32 @@ func (h *Host) AddMirror(ctx context.Context, agent string) error {
 var portModules = []string{"drivers/virtio/virtio", "drivers/virtio/virtio_ring",
 	"drivers/virtio/virtio_pci_legacy_dev", "drivers/virtio/virtio_pci_modern_dev", "drivers/virtio/virtio_pci",
 	"drivers/char/virtio_console"}
+
+// vsockModules are those of a vsock. A VM loads them with the word vsock on its kernel's command line.
+var vsockModules = []string{"net/vmw_vsock/vsock", "net/vmw_vsock/vmw_vsock_virtio_transport_common",
+	"net/vmw_vsock/vmw_vsock_virtio_transport"}
+
+// AddVSock lets the lab's VMs have a vsock (vhost_vsock in the host's kernel).
+func (h *Host) AddVSock(ctx context.Context) error {
+	k, err := fetchKernel(ctx, func(string, ...any) {})
+	if err != nil {
+		return err
+	}
+	for _, m := range []string{"net/vmw_vsock/vsock", "net/vmw_vsock/vmw_vsock_virtio_transport_common",
+		"drivers/vhost/vhost_iotlb", "drivers/vhost/vhost", "drivers/vhost/vhost_vsock"} {
+		file := filepath.Base(m) + ".ko"
+		if err := copyFile(filepath.Join(k.modules, m+".ko"), h.share("files", file)); err != nil {
+			return err
+		}
+	}
+	return h.script(ctx, vsockScript)
+}
+
+const vsockScript = `set -e
+for m in vsock vmw_vsock_virtio_transport_common vhost_iotlb vhost vhost_vsock; do
+  grep -q "^$m " /proc/modules || insmod /lab/files/$m.ko
+done
+test -c /dev/vhost-vsock`
 
 // Type types a line on the console of a guest that has answered AwaitGuest.
 func (h *Host) Type(ctx context.Context, name, line string) error {

@@ -3,7 +3,6 @@ package guestagent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -47,7 +46,8 @@ const (
 
 // Options say how the agent runs.
 type Options struct {
-	// Channel is a character device, or the Unix socket of the host in a test.
+	// Channel is a character device, or the Unix socket of the host in a test. If it is a virtio-serial port that the
+	// VM does not have, the agent waits for the host on its vsock.
 	Channel string
 	Log     func(format string, args ...any)
 }
@@ -101,6 +101,7 @@ type loop struct {
 	agent    *agent
 	options  Options
 	channel  int // -1: not open
+	vsock    vsock
 	pressure int // -1: no PSI
 	lines    guest.Lines
 	buffer   [4096]byte
@@ -309,74 +310,4 @@ func (l *loop) receive() bool {
 		l.agent.grant(newest)
 	}
 	return newest.Epoch > 0
-}
-
-func (l *loop) open(now time.Time) {
-	l.opened = now
-	path := l.options.Channel
-	if device := deviceOf(l.agent.k, path); device != "" {
-		path = device
-	}
-	fd, err := openChannel(path)
-	if err != nil {
-		if reason := err.Error(); reason != l.refused {
-			l.refused = reason
-			l.options.Log("opening the channel %s: %v; retrying every second", l.options.Channel, err)
-		}
-		return
-	}
-	l.channel, l.lines, l.refused, l.sent = fd, guest.Lines{}, "", time.Time{}
-}
-
-func (l *loop) close(err error) {
-	_ = unix.Close(l.channel)
-	l.channel = -1
-	if reason := fmt.Sprint(err); reason != l.refused && err != nil {
-		l.refused = reason
-		l.options.Log("the channel: %v; opening it again", err)
-	}
-}
-
-const (
-	portFolder = "/dev/virtio-ports" // udev's links by name
-	portClass  = "/sys/class/virtio-ports"
-)
-
-// deviceOf returns the device of a virtio-serial port, by the last part of the channel's
-// path; empty: the channel is something else, or does not exist. In a guest without
-// udev nothing makes links to the devices.
-func deviceOf(k kernel, channel string) string {
-	if filepath.Dir(channel) != portFolder {
-		return ""
-	}
-	ports, err := k.list(portClass)
-	if err != nil {
-		return ""
-	}
-	for _, port := range ports {
-		if name, err := k.read(filepath.Join(portClass, port, "name")); err == nil && name == filepath.Base(channel) {
-			return "/dev/" + port
-		}
-	}
-	return ""
-}
-
-// openChannel opens a device or connects to a Unix socket.
-func openChannel(path string) (int, error) {
-	var stat unix.Stat_t
-	if err := unix.Stat(path, &stat); err != nil {
-		return -1, err
-	}
-	if stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		return unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
-	}
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
-	}
-	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
-		_ = unix.Close(fd)
-		return -1, err
-	}
-	return fd, nil
 }

@@ -1,5 +1,6 @@
 /* The first process of the lab's mirrored KVM guests: loads the modules of the port to the host, runs the agent
  * numavisor-guest (unless the kernel's command line has the word noagent), and works with as many threads as asked to.
+ * With the word vsock it loads the modules of a vsock, too.
  * It talks over the serial console, a line at a time:
  *
  *   hello             ->  NUMAVISOR-GUEST READY <vCPUs>     also said once after boot
@@ -521,12 +522,15 @@ static void start_anneal(const char *text)
     munmap((void *)annealing.memory, ANNEALED);
 }
 
-static void load_modules(void)
+/* virtio_ring before virtio for some kernels, virtio first for others: each is tried twice. */
+static const char *const port_modules[] = { "virtio", "virtio_ring", "virtio", "virtio_pci_legacy_dev",
+                                            "virtio_pci_modern_dev", "virtio_pci", "virtio_console", NULL };
+static const char *const vsock_modules[] = { "vsock", "vmw_vsock_virtio_transport_common",
+                                             "vmw_vsock_virtio_transport", NULL };
+
+static void load_modules(const char *const names[])
 {
-    /* virtio_ring before virtio for some kernels, virtio first for others: each is tried twice. */
-    static const char *const names[] = { "virtio", "virtio_ring", "virtio", "virtio_pci_legacy_dev",
-                                         "virtio_pci_modern_dev", "virtio_pci", "virtio_console" };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (size_t i = 0; names[i]; i++) {
         char path[64];
         snprintf(path, sizeof path, "/mod/%s.ko", names[i]);
         int f = open(path, O_RDONLY | O_CLOEXEC);
@@ -541,8 +545,11 @@ int main(int count, char **words) /* those of the kernel's command line that the
 {
     struct termios raw;
     char line[1024], word[128];
-    for (int i = 1; i < count; i++)
+    int has_vsock = 0;
+    for (int i = 1; i < count; i++) {
         agent_wanted &= strcmp(words[i], "noagent") != 0;
+        has_vsock |= !strcmp(words[i], "vsock");
+    }
     mkdir("/run", 0755);
     mount("none", "/proc", "proc", 0, NULL);
     mount("none", "/sys", "sysfs", 0, NULL);
@@ -553,7 +560,9 @@ int main(int count, char **words) /* those of the kernel's command line that the
         tcsetattr(0, TCSANOW, &raw);
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
-    load_modules();
+    load_modules(port_modules);
+    if (has_vsock)
+        load_modules(vsock_modules);
     pthread_t t;
     pthread_create(&t, NULL, keep_agent, NULL);
     printf("NUMAVISOR-GUEST READY %d\n", get_nprocs_conf());

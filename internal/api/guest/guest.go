@@ -1,5 +1,5 @@
 // Package guest is the protocol between a host's daemon and the agent in a guest,
-// numavisor-guest, over a serial port of the VM.
+// numavisor-guest, over a serial port of the VM, or over its vsock.
 //
 // The host sends grants: the vCPUs that the guest may use. The agent sends
 // reports: the vCPUs that it uses, and what it demands. Both are level-triggered:
@@ -27,6 +27,9 @@ const (
 	Version = 1
 	// Port is the name of the virtio-serial port.
 	Port = "org.numavisor.guest.0"
+	// VSockPort is the vsock port on which the agent listens if the VM has no virtio-serial port of that name. Below
+	// 1024, only a privileged program of the guest can listen on it (net/vmw_vsock/af_vsock.c).
+	VSockPort uint32 = 868
 	// MaxMessage is the greatest length of a message in bytes, with its newline.
 	MaxMessage = 1024
 	// MaxVCPUs is the greatest number of vCPUs of a guest.

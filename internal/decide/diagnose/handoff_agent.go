@@ -35,7 +35,7 @@ func handoffWithoutAgent(v *view) (found []Finding) {
 			Effect: "it neither gets CPUs when its load rises nor releases any when it is idle; all of its vCPUs " +
 				"share the CPUs that it has",
 			Fix: "install and start the agent in the VM (docs/howto/guest-agent.md); the domain needs the " +
-				"virtio-serial port org.numavisor.guest.0",
+				"virtio-serial port org.numavisor.guest.0, or a vsock",
 			Command: "systemctl enable --now numavisor-guest # in the VM",
 		}
 		if h == nil {

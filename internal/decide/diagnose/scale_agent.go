@@ -22,7 +22,7 @@ func scaleWithoutAgent(v *view) (found []Finding) {
 		if state != nil {
 			f.Evidence = []string{state.AgentText() + " (the daemon's scale.json)"}
 			f.Fix = "install and start the agent in the VM (docs/howto/guest-agent.md); the domain needs the " +
-				"virtio-serial port org.numavisor.guest.0"
+				"virtio-serial port org.numavisor.guest.0, or a vsock"
 			f.Command = "systemctl enable --now numavisor-guest # in the VM"
 		}
 		if state != nil && state.Answers() {

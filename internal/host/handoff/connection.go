@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -25,14 +25,15 @@ type connection struct {
 	tids     map[words.VCPUID]int // of the loop's goroutine
 
 	lock sync.Mutex
-	conn *net.UnixConn // nil: not connected
+	conn *os.File // nil: not connected
 }
 
 // again is the time between two attempts to connect.
 const again = time.Second
 
 // send sends a message, or drops it if the socket has no room: a later one replaces
-// it. It never waits: QEMU reads no more than the guest has room for.
+// it. It never waits: QEMU, and the kernel for a vsock, take no more than the guest has
+// room for.
 func (c *connection) send(text []byte) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
@@ -73,14 +74,7 @@ func (c *connection) run(ctx context.Context) {
 }
 
 func (c *connection) serve(ctx context.Context) error {
-	path, err := c.threads.SocketOf(c.pid, guest.Port)
-	if err != nil {
-		return err
-	}
-	if path == "" {
-		return fmt.Errorf("it has no port %s", guest.Port)
-	}
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	conn, err := c.threads.ConnectAgent(c.pid, guest.Port, guest.VSockPort)
 	if err != nil {
 		return err
 	}
@@ -104,7 +98,7 @@ func (c *connection) serve(ctx context.Context) error {
 	}
 }
 
-func (c *connection) set(conn *net.UnixConn) {
+func (c *connection) set(conn *os.File) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	c.conn = conn

@@ -23,9 +23,9 @@ type Threads interface {
 	ConfineVCPU(pid, tid int, vcpu words.VCPUID, cpus topology.CPUSet) error
 	// RunTimeOf returns how long a thread has run.
 	RunTimeOf(pid, tid int) (time.Duration, error)
-	// SocketOf returns the path of a listening Unix socket of a process that has this
-	// name; empty: there is none.
-	SocketOf(pid int, name string) (string, error)
+	// ConnectAgent returns a socket that is connected to the agent in the VM of a process, in non-blocking mode: by the
+	// virtio-serial port of this name, or by this port of the VM's vsock if the VM has no such virtio-serial port.
+	ConnectAgent(pid int, port string, vsock uint32) (*os.File, error)
 }
 
 // Runner hands CPUs over between the guests of one host, for its daemon.

@@ -3,7 +3,9 @@ package handoff_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	decide "github.com/numavisor/numavisor/internal/decide/handoff"
 	words "github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/host/handoff"
+	"github.com/numavisor/numavisor/internal/host/linux"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/topology"
 )
@@ -33,11 +36,11 @@ func (t *threads) ConfineVCPU(_, _ int, vcpu words.VCPUID, cpus topology.CPUSet)
 
 func (t *threads) RunTimeOf(int, int) (time.Duration, error) { return 0, nil }
 
-func (t *threads) SocketOf(_ int, name string) (string, error) {
-	if name != guest.Port {
-		return "", nil
+func (t *threads) ConnectAgent(_ int, port string, _ uint32) (*os.File, error) {
+	if port != guest.Port {
+		return nil, fmt.Errorf("port %q is not the agent's", port)
 	}
-	return t.socket, nil
+	return linux.ConnectUnix(t.socket)
 }
 
 // agent is a guest's agent at the other end of the socket.

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/numavisor/numavisor/internal/host/linux"
 )
 
 // A guest that does not read its port, as while it boots, neither delays the host nor
@@ -17,7 +19,7 @@ func TestSendDropsWhatAGuestDoesNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	conn, err := linux.ConnectUnix(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,35 +40,3 @@ func (r Root) RunTimeOf(pid, tid int) (time.Duration, error) {
 	}
 	return time.Duration(nanos), nil
 }
-
-// SocketOf returns the path of a Unix socket on which a process listens, by the
-// last part of the path; empty: it listens on none. QEMU gets such sockets from
-// libvirt, which makes their paths from the VM's number and a part of its name.
-func (r Root) SocketOf(pid int, name string) (string, error) {
-	table, err := os.ReadFile(r.path("proc", strconv.Itoa(pid), "net", "unix"))
-	if err != nil {
-		return "", err
-	}
-	paths := map[string]string{} // by inode
-	for line := range strings.Lines(string(table)) {
-		// Num RefCount Protocol Flags Type St Inode Path; flag 0x10000: it listens (SO_ACCEPTCON)
-		f := strings.Fields(line)
-		if len(f) == 8 && f[3] == "00010000" && filepath.Base(f[7]) == name {
-			paths["socket:["+f[6]+"]"] = f[7]
-		}
-	}
-	if len(paths) == 0 {
-		return "", nil
-	}
-	folder := r.proc(pid, "fd")
-	files, err := os.ReadDir(folder)
-	if err != nil {
-		return "", err
-	}
-	for _, file := range files {
-		if target, err := os.Readlink(filepath.Join(folder, file.Name())); err == nil && paths[target] != "" {
-			return paths[target], nil
-		}
-	}
-	return "", nil
-}

@@ -93,7 +93,8 @@ func (h *Host) Agents(o *daemon.Options) (run []func(context.Context) error) {
 	log := func(format string, args ...any) { o.Log.Warn(fmt.Sprintf(format, args...)) }
 	others := h.Policy.NotShared() // as with hand-over, a policy that is read again counts from the next start on
 	inform := func(format string, args ...any) { o.Log.Info(fmt.Sprintf(format, args...)) }
-	z := &hands.Sizer{Threads: h.root, Log: log, Inform: inform, File: h.scaled(),
+	threads := linux.NewVMThreads(h.root)
+	z := &hands.Sizer{Threads: threads, Log: log, Inform: inform, File: h.scaled(),
 		Shared: func(t *topology.Topology) topology.CPUSet {
 			return t.CPUSet().Minus(t.Housekeeping.Union(others))
 		}}
@@ -102,7 +103,7 @@ func (h *Host) Agents(o *daemon.Options) (run []func(context.Context) error) {
 	if rules.CPUs.IsEmpty() {
 		return run
 	}
-	r := &hands.Runner{Rules: rules, Threads: h.root, File: h.granted(), Claims: h.Ledger.Claims, Log: log}
+	r := &hands.Runner{Rules: rules, Threads: threads, File: h.granted(), Claims: h.Ledger.Claims, Log: log}
 	o.Watcher = handedOver{o.Watcher, r}
 	return append(run, r.Run)
 }

@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -70,7 +71,9 @@ type noThreads struct{}
 
 func (noThreads) ConfineVCPU(int, int, guest.VCPUID, topology.CPUSet) error { return nil }
 func (noThreads) RunTimeOf(int, int) (time.Duration, error)                 { return 0, nil }
-func (noThreads) SocketOf(int, string) (string, error)                      { return "", nil }
+func (noThreads) ConnectAgent(int, string, uint32) (*os.File, error) {
+	return nil, errors.New("no agent")
+}
 
 // crowded samples a VM m with four busy vCPUs on one CPU.
 type crowded struct{}
