@@ -42,6 +42,11 @@ type competition struct {
 	// loaded is since when guests that are served ahead have been over a threshold; zero: all are below it. needed is
 	// when one of them was last over it.
 	loaded, needed time.Time
+	// grew is when the demand of a guest that is served ahead last grew, or the guest began to work; demands are the
+	// highest since then, in CPUs. decided reports that a plan has been made for these demands.
+	grew    time.Time
+	demands map[string]float64
+	decided bool
 	// brought is when the kernel last brought memory since then, at no less than a part of the highest rate, which is
 	// fastest, in bytes a second.
 	brought time.Time

@@ -90,7 +90,7 @@ func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Mo
 	if len(exposed) == 0 {
 		return first
 	}
-	second, ok := c.asDegraded(r, exposed)
+	second, ok := c.asDegraded(r, exposed, false)
 	out := slices.ContainsFunc(exposed, func(name string) bool { return !moves(second, name) })
 	if !ok || out || copied(second) > copied(first) {
 		return first
@@ -98,9 +98,9 @@ func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Mo
 	return second
 }
 
-// asDegraded plans as if guests were degraded: by where they may run, not by where they happened to run. ok is false if
-// one of them may not be moved without an operator.
-func (c *Controller) asDegraded(r balance.Request, names []string) (planned []plan.Move, ok bool) {
+// asDegraded plans as if guests were degraded: by where they may run, not by where they happened to run; if busy, as if
+// they used all their vCPUs. ok is false if one of them may not be moved without an operator.
+func (c *Controller) asDegraded(r balance.Request, names []string, busy bool) (planned []plan.Move, ok bool) {
 	h := *r.Host
 	h.Guests = slices.Clone(h.Guests)
 	r.Host, r.Past.Degraded = &h, slices.Clone(r.Past.Degraded)
@@ -111,6 +111,9 @@ func (c *Controller) asDegraded(r balance.Request, names []string) (planned []pl
 		}
 		load := *g.Seen.Load
 		load.Remote, g.Seen.Load = nil, &load
+		if busy {
+			load.CPU, load.Wait = max(load.CPU, float64(g.Config.VCPUs)), 0
+		}
 		since := r.Now.Add(-time.Duration(c.rules.policy.Balance.DegradedFor))
 		r.Past.Degraded = slices.DeleteFunc(r.Past.Degraded, func(d plan.Degraded) bool { return d.Guest == name })
 		r.Past.Degraded = append(r.Past.Degraded, plan.Degraded{Guest: name, Since: since})
@@ -144,7 +147,7 @@ func (c *Controller) withServed(r balance.Request, first []plan.Move) []plan.Mov
 		h.MoverBytesPerSecond = rate // the trial of our own copy ran before they worked
 	}
 	r.Host = &h
-	second, ok := c.asDegraded(r, o.served)
+	second, ok := c.asDegraded(r, o.served, false)
 	out := slices.ContainsFunc(first, func(m plan.Move) bool {
 		return slices.ContainsFunc(m.Names(), func(name string) bool { return !moves(second, name) })
 	})
@@ -152,6 +155,49 @@ func (c *Controller) withServed(r balance.Request, first []plan.Move) []plan.Mov
 		return first
 	}
 	return plan.JoinPulled(second)
+}
+
+// oneRound returns the moves of a plan for all working guests that the kernel serves ahead of it, as one round: the
+// kernel brings their memory in any case, and now to these places. Where they run by chance, vCPUs of one guest can be
+// on several nodes, and what is brought to one is brought again to another. How much the guests will use is not known
+// as long as their demand grows, so the round is planned as if they used all their vCPUs; where that is impossible, by
+// what they use once that is known. Without a round, moves wait until the kernel has brought the memory.
+func (c *Controller) oneRound(r balance.Request) []plan.Move {
+	o, idle := &c.competition, c.idle(r.Host)
+	var working []string
+	for name := range o.aheadOf {
+		g, ok := r.Host.Guest(name)
+		if ok && g.Placement == nil && g.State == "running" && !slices.Contains(idle, name) {
+			working = append(working, name)
+		}
+	}
+	slices.Sort(working)
+	round, ok := c.roundOf(r, working, true)
+	if !ok && !c.steadyAt().After(c.moment()) {
+		round, ok = c.roundOf(r, working, false)
+		o.decided = true
+	}
+	if !ok {
+		return nil
+	}
+	o.served, o.aheadOf = working, nil
+	return round
+}
+
+// roundOf returns the moves of a plan as one round. ok reports whether it has a place for each of the guests, and the
+// kernel can bring the memory of all.
+func (c *Controller) roundOf(r balance.Request, names []string, busy bool) (round []plan.Move, ok bool) {
+	round, ok = c.asDegraded(r, names, busy)
+	round = plan.JoinPulled(round)
+	copying := slices.DeleteFunc(slices.Clone(round), func(m plan.Move) bool { return m.Cost.Bytes == 0 })
+	out := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return moves(round, name) })
+	pulled := len(copying) == 0 || len(copying) == 1 && c.canPull(r.Host, copying[0])
+	if !ok || len(out) > 0 || !pulled {
+		c.log(Debug, "no round for all guests that the kernel serves", "guests", names, "busy", busy,
+			"without", out, "copies", len(copying))
+		return nil, false
+	}
+	return round, true
 }
 
 // isDegraded reports whether a guest is degraded by the last plan.
@@ -240,7 +286,15 @@ func (c *Controller) pullAhead() {
 		return
 	}
 	o.ahead, o.brought, o.fastest, o.aheadOf = c.turn.now, time.Time{}, 0, c.spreadGuests(&h)
-	o.loaded, o.needed = c.turn.now, c.turn.now
+	o.loaded, o.needed = time.Time{}, c.turn.now
+	for _, d := range c.when.plan.Degraded {
+		o.loaded = latest(o.loaded, d.Since)
+	}
+	o.demands, o.decided, o.grew = map[string]float64{}, false, o.loaded
+	for i := range c.host.sample.Guests {
+		g := &c.host.sample.Guests[i]
+		o.demands[g.Name] = g.Load.Demand()
+	}
 	o.wanted = append(o.wanted, plan.Remedy{
 		Kind: plan.WriteSetting, Path: plan.NUMABalancingPath,
 		From: h.Kernel.NUMABalancing, Value: strconv.Itoa(mode | 1),
@@ -319,21 +373,29 @@ func (c *Controller) watchAhead() {
 	}
 }
 
-// noteLoad notes since when guests that are served ahead have been over a threshold. Of a guest whose accesses are not
-// measured, the last plan says that; it is idle if it hardly uses CPUs.
+// noteLoad notes since when guests that are served ahead have been over a threshold, and when their demand grew. Of a
+// guest whose accesses are not measured, the last plan says that; it is idle if it hardly uses CPUs.
 func (c *Controller) noteLoad() {
 	o, b := &c.competition, c.rules.policy.Balance
-	over := balance.OverThreshold(c.host.sample.Guests, b)
-	loaded := slices.ContainsFunc(c.host.sample.Guests, func(g inventory.GuestSample) bool {
-		works := g.Load.Demand() >= b.MinCPUDemand && g.Load.Remote == nil && c.isDegraded(g.Name)
-		return o.aheadOf[g.Name] && (over[g.Name] || works)
-	})
+	over, loaded := balance.OverThreshold(c.host.sample.Guests, b), false
+	for i := range c.host.sample.Guests {
+		g := &c.host.sample.Guests[i]
+		demand := g.Load.Demand()
+		if !o.aheadOf[g.Name] || demand < b.MinCPUDemand {
+			continue
+		}
+		loaded = loaded || over[g.Name] || g.Load.Remote == nil && c.isDegraded(g.Name)
+		if balance.Grown(o.demands[g.Name], demand) {
+			o.grew, o.decided = c.turn.now, false
+		}
+		o.demands[g.Name] = max(o.demands[g.Name], demand)
+	}
 	switch {
 	case !loaded:
 		o.loaded = time.Time{}
 		return
-	case o.loaded.IsZero():
-		o.loaded = c.turn.now
+	case o.loaded.IsZero(): // it begins again
+		o.loaded, o.grew, o.decided = c.turn.now, c.turn.now, false
 	}
 	o.needed = c.turn.now
 }
@@ -353,7 +415,11 @@ func (c *Controller) pullsAhead() bool {
 // bringsAhead reports whether the kernel still brings memory ahead of moves, or may soon.
 func (c *Controller) bringsAhead() bool {
 	o, now := &c.competition, c.turn.now
-	starts := now.Sub(o.loaded) < aheadStarts || o.loaded.IsZero() && now.Sub(o.needed) < aheadStarts // it pauses
+	since := o.aheadFrom()
+	if o.loaded.IsZero() { // it pauses
+		since = o.needed
+	}
+	starts := now.Sub(since) < aheadStarts
 	return c.pullsAhead() && now.Sub(o.aheadFrom()) < aheadMost && (starts || now.Sub(o.brought) < aheadEbbs)
 }
 
@@ -369,6 +435,24 @@ func (c *Controller) allServed() bool {
 		}
 	}
 	return true
+}
+
+// roundDue reports whether all guests over a threshold are served ahead of moves, and have been over it for
+// degraded_for: one plan can decide about all of them, before the kernel has brought their memory.
+func (c *Controller) roundDue() bool { return c.awaitsRound() && !c.roundAt().After(c.moment()) }
+
+func (c *Controller) awaitsRound() bool {
+	return !c.competition.decided && !c.competition.loaded.IsZero() && c.allServed()
+}
+
+// roundAt is when guests that are served ahead may move.
+func (c *Controller) roundAt() time.Time { return c.competition.loaded.Add(c.degradedFor()) }
+
+// steadyAt is when the demands of guests that are served ahead are known, unless one grows before.
+func (c *Controller) steadyAt() time.Time { return c.competition.grew.Add(c.degradedFor()) }
+
+func (c *Controller) degradedFor() time.Duration {
+	return time.Duration(c.rules.policy.Balance.DegradedFor)
 }
 
 // aheadEnded reports whether the kernel has brought what it brings ahead of moves, and they have not been decided yet.

@@ -100,6 +100,44 @@ func TestDegradedForBeginsBeforeTheSample(t *testing.T) {
 	}
 }
 
+// A VM that has used a little CPU time a moment ago is planned for at once when it begins to work. One that comes and
+// goes is not planned for each time.
+func TestABriefLoadDoesNotDelayThePlan(t *testing.T) {
+	const every, plan = 2 * time.Second, 20 * time.Second
+	for mode, loads := range map[string][]float64{
+		"auto": {0, 0, 0.2, 0, 2}, "advise": {0, 0, 2, 0, 2, 0, 2, 0, 2, 0, 2},
+	} {
+		w := newWorld(t)
+		var err error
+		if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
+			t.Fatal(err)
+		}
+		text := "balance: {degraded_for: 1s, guests: {a: " + mode + "}}"
+		if w.policy, err = policy.Parse(strings.NewReader(text)); err != nil {
+			t.Fatal(err)
+		}
+		w.c = control.New(control.Options{Policy: w.policy, Sample: every, Observe: time.Hour, Plan: plan,
+			SaveAlarms: plan})
+		w.step(control.Start{})
+		a := w.add("a", 2, topology.GiB, 0, 1)
+		a.far = true
+		for _, cpu := range loads {
+			if w.job != nil {
+				t.Fatalf("a moves before it works\n%s", w.out.String())
+			}
+			a.cpu = cpu
+			w.now = w.now.Add(every)
+			w.turn()
+		}
+		if moves := w.job != nil; moves != (mode == "auto") {
+			t.Errorf("mode %s: moves %v at the end\n%s", mode, moves, w.out.String())
+		}
+		if plans := w.c.Status(w.now).Totals.Plans; plans > 5 {
+			t.Errorf("mode %s: %d plans in %d samples\n%s", mode, plans, len(loads), w.out.String())
+		}
+	}
+}
+
 // A VM that begins to work while another one moves is planned for as soon as loads are known after that move, not
 // with the regular plan.
 func TestAfterAMoveTheNextPlanDoesNotWait(t *testing.T) {

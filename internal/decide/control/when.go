@@ -18,6 +18,7 @@ type when struct {
 	planned     time.Time          // when it was made
 	over        map[string]float64 // demand of guests over a threshold at the last plan, in CPUs
 	early       time.Time          // when a plan was last made for a guest newly over a threshold
+	noted       map[string]float64 // demand of guests over a threshold then, in CPUs
 	waited      time.Time          // when moves last waited for the degraded_for of another guest to end
 	answered    time.Time          // when competitors were last answered
 	interrupted bool               // a turn that waits for the journal
@@ -34,10 +35,10 @@ func (c *Controller) moment() time.Time {
 
 // planDue reports whether a plan is due: the regular one, or one because a guest
 // has reached degraded_for or is newly over a threshold, or because loads since a job are known, or the last plan was
-// stale, or the kernel has brought the memory for which moves wait.
+// stale, or the kernel has brought the memory for which moves wait, or serves guests that may move.
 func (c *Controller) planDue() bool {
 	if c.allServed() {
-		return false
+		return c.roundDue()
 	}
 	return c.when.again || c.aheadEnded() || c.moment().Sub(c.when.planned) >= c.options.Plan ||
 		c.reachedDegradedFor() || c.reachedLoads() || c.newlyOverThreshold()
@@ -63,15 +64,14 @@ func (c *Controller) reachedDegradedFor() bool {
 // newlyOverThreshold reports whether the latest sample shows a guest over a
 // threshold that was not at the last plan, or needs much more. A guest is degraded only from the plan
 // that finds it, so waiting for the regular plan would prolong its degraded_for.
-// There are at most two such plans in the time between two regular ones: guests that begin to work are often idle
-// again for a moment.
+// Guests that begin to work are often idle again for a moment: there are at most two such plans in the time between two
+// regular ones, and one more each time a guest needs much more than at the last of them.
 func (c *Controller) newlyOverThreshold() bool {
-	if c.moment().Sub(c.when.early) < c.options.Plan/2 {
-		return false
-	}
-	for name, demand := range c.overThreshold() {
-		if c.began(name, demand) {
-			c.when.early = c.moment()
+	recent := c.moment().Sub(c.when.early) < c.options.Plan/2
+	over := c.overThreshold()
+	for name, demand := range over {
+		if c.began(name, demand) && (!recent || balance.Grown(c.when.noted[name], demand)) {
+			c.when.early, c.when.noted = c.moment(), over
 			return true
 		}
 	}
@@ -130,6 +130,10 @@ func (c *Controller) soon() time.Duration {
 		due(g.Since.Add(time.Duration(c.rules.policy.Balance.DegradedFor)))
 	}
 	due(c.loads.settled.Add(least))
+	if c.awaitsRound() {
+		due(c.roundAt())
+		due(c.steadyAt())
+	}
 	if next == c.options.Sample {
 		return 0
 	}
@@ -185,6 +189,7 @@ func (c *Controller) plan() {
 	if s := c.State(); s != Held && s != Idle || c.host.sample.Unmeasured {
 		return
 	}
+	round := c.roundDue()
 	c.when.planned, c.when.over = c.moment(), c.overThreshold()
 	c.when.again = false
 	h, _ := c.Inventory(c.turn.now)
@@ -202,6 +207,8 @@ func (c *Controller) plan() {
 	switch {
 	case c.aheadEnded():
 		moves = c.withServed(r, moves)
+	case round:
+		moves = c.oneRound(r)
 	case c.awaitsKernel(moves) || len(moves) > 0 && c.awaitsOthers():
 		moves = nil
 	case len(moves) == len(p.Moves):
