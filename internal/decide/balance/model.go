@@ -291,15 +291,22 @@ func (m *model) busy(i int) float64 {
 // nodeCost returns the part of the host's cost that guests of a node share, in
 // units of the price list times CPUs:
 //
-//	weight(load) (Waiting waiting + Spreading/2 cpu CPULoad(use)) +
+//	weight(load) (Waiting waiting + spreading/2 cpu CPULoad(use)) +
 //	weight(bandwidth) bound Contention(busy)
 //
 // cpu and bound weigh each guest by its CPU demand; see usage. Memory in use costs
 // nothing: it slows no guest.
 func (m *model) nodeCost(i int) float64 {
 	a, use := &m.usage[i], m.use(i)
-	return m.list.Weight(cost.Load)*(cost.Waiting*m.waiting(i, use)+cost.Spreading/2*a.cpu*m.list.CPULoad(use)) +
+	return m.list.Weight(cost.Load)*(cost.Waiting*m.waiting(i, use)+m.spreading(i)/2*a.cpu*m.list.CPULoad(use)) +
 		m.list.Weight(cost.Bandwidth)*a.bound*cost.Contention(m.busy(i))
+}
+
+// spreading returns the part of the term Load that use of a node's CPUs has up to all of them:
+//
+//	Roomy + Spreading min(1, vCPUs without a CPU)
+func (m *model) spreading(i int) float64 {
+	return cost.Roomy + cost.Spreading*min(1, m.nodes[i].withoutCPU(&m.usage[i], m.policy.Count))
 }
 
 // waiting returns how much of the demand of a node's guests waits, in CPUs, at this CPU use,
@@ -402,7 +409,7 @@ func (m *model) ownCost(g *subject) float64 {
 	load := m.list.Weight(cost.Load)
 	sum := g.intensity*l.access + load*cost.Waiting*m.waits(g)
 	for _, s := range l.on {
-		sum += load*cost.Spreading/2*s.cpu*m.list.CPULoad(m.use(s.node)) +
+		sum += load*m.spreading(s.node)/2*s.cpu*m.list.CPULoad(m.use(s.node)) +
 			m.list.Weight(cost.Bandwidth)*g.intensity*s.mem*cost.Contention(m.busy(s.node))
 	}
 	return sum

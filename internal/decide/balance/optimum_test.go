@@ -114,7 +114,8 @@ func (w *twin) try(to assignment) result {
 		use := r.cpu[k] / float64(cpus)
 		r.queues[k] = inQueue(r.cpu[k], vcpus[k], cpus)
 		r.wait += r.queues[k] + bursts[k]*use
-		r.cost += 4*r.queues[k] + 4*bursts[k]*use + 0.005*r.cpu[k]*max(use, use*use)
+		crowd := min(1, max(0, vcpus[k]-float64(cpus))) // use matters little where each vCPU has a CPU
+		r.cost += 4*r.queues[k] + 4*bursts[k]*use + (0.00001+0.01*crowd)/2*r.cpu[k]*max(use, use*use)
 		for i, part := range []float64{1, 0.9, 0.6} {
 			over := max(0, r.cpu[k]-part*float64(cpus))
 			r.beyond[i] += min(over, max(0, vcpus[k]-float64(cpus))) + bursts[k]*use

@@ -49,7 +49,7 @@ func (c *Controller) readClosely() {
 func (c *Controller) movesSoon() (names []string) {
 	h, _ := c.Inventory(c.turn.now)
 	r, soon := c.request(&h), false
-	degradedFor := time.Duration(c.rules.policy.Balance.DegradedFor)
+	degradedFor := c.degradedFor()
 	r.Past.Degraded = slices.Clone(r.Past.Degraded)
 	for i := range r.Past.Degraded {
 		d := &r.Past.Degraded[i]

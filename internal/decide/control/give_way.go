@@ -22,7 +22,7 @@ func (c *Controller) giveWay() {
 	case r.others.IsZero():
 		r.others = c.turn.now.Add(-c.host.sample.Window)
 	}
-	if r.others.IsZero() || c.turn.now.Sub(r.others) < time.Duration(c.rules.policy.Balance.DegradedFor) {
+	if r.others.IsZero() || c.turn.now.Sub(r.others) < c.degradedFor() {
 		return
 	}
 	r.givesWay, c.turn.ready.StopJob = true, StopGivesWay

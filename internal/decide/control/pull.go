@@ -114,7 +114,7 @@ func (c *Controller) asDegraded(r balance.Request, names []string, busy bool) (p
 		if busy {
 			load.CPU, load.Wait = max(load.CPU, float64(g.Config.VCPUs)), 0
 		}
-		since := r.Now.Add(-time.Duration(c.rules.policy.Balance.DegradedFor))
+		since := r.Now.Add(-c.degradedFor())
 		r.Past.Degraded = slices.DeleteFunc(r.Past.Degraded, func(d plan.Degraded) bool { return d.Guest == name })
 		r.Past.Degraded = append(r.Past.Degraded, plan.Degraded{Guest: name, Since: since})
 	}
@@ -170,6 +170,9 @@ func (c *Controller) oneRound(r balance.Request) []plan.Move {
 		if ok && g.Placement == nil && g.State == "running" && !slices.Contains(idle, name) {
 			working = append(working, name)
 		}
+	}
+	if len(working) == 0 { // one that the last sample shows over a threshold is idle in the mean
+		return nil
 	}
 	slices.Sort(working)
 	round, ok := c.roundOf(r, working, true)
@@ -304,7 +307,7 @@ func (c *Controller) pullAhead() {
 
 // soonPulled reports whether guests that the kernel can serve may move soon, and kernel balancing exposes no other.
 func (c *Controller) soonPulled(h *inventory.Host) bool {
-	degradedFor, soon := time.Duration(c.rules.policy.Balance.DegradedFor), false
+	degradedFor, soon := c.degradedFor(), false
 	for _, d := range c.when.plan.Degraded {
 		if g, ok := h.Guest(d.Guest); !ok || !slices.Contains(d.Reasons, plan.RemoteAccess) || !c.spread(g) {
 			return false
@@ -441,6 +444,7 @@ func (c *Controller) allServed() bool {
 // degraded_for: one plan can decide about all of them, before the kernel has brought their memory.
 func (c *Controller) roundDue() bool { return c.awaitsRound() && !c.roundAt().After(c.moment()) }
 
+// awaitsRound reports whether a round for the guests that are served ahead is still to be decided.
 func (c *Controller) awaitsRound() bool {
 	return !c.competition.decided && !c.competition.loaded.IsZero() && c.allServed()
 }
@@ -450,10 +454,6 @@ func (c *Controller) roundAt() time.Time { return c.competition.loaded.Add(c.deg
 
 // steadyAt is when the demands of guests that are served ahead are known, unless one grows before.
 func (c *Controller) steadyAt() time.Time { return c.competition.grew.Add(c.degradedFor()) }
-
-func (c *Controller) degradedFor() time.Duration {
-	return time.Duration(c.rules.policy.Balance.DegradedFor)
-}
 
 // aheadEnded reports whether the kernel has brought what it brings ahead of moves, and they have not been decided yet.
 // Where moves did not wait for it, there is nothing to decide, nor where the load ended before it brought anything.

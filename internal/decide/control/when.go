@@ -33,6 +33,11 @@ func (c *Controller) moment() time.Time {
 	return c.when.ticked.Add(c.turn.now.Sub(c.when.ticked).Round(c.options.Sample / 10))
 }
 
+// degradedFor is how long a guest must have been degraded before it moves.
+func (c *Controller) degradedFor() time.Duration {
+	return time.Duration(c.rules.policy.Balance.DegradedFor)
+}
+
 // planDue reports whether a plan is due: the regular one, or one because a guest
 // has reached degraded_for or is newly over a threshold, or because loads since a job are known, or the last plan was
 // stale, or the kernel has brought the memory for which moves wait, or serves guests that may move.
@@ -54,7 +59,7 @@ func (c *Controller) reachedLoads() bool {
 // reachedDegradedFor reports whether a guest has reached degraded_for since the
 // last plan.
 func (c *Controller) reachedDegradedFor() bool {
-	now, degradedFor := c.moment(), time.Duration(c.rules.policy.Balance.DegradedFor)
+	now, degradedFor := c.moment(), c.degradedFor()
 	return slices.ContainsFunc(c.when.plan.Degraded, func(g plan.Degraded) bool {
 		end := g.Since.Add(degradedFor)
 		return end.After(c.when.planned) && !end.After(now)
@@ -127,7 +132,7 @@ func (c *Controller) soon() time.Duration {
 		}
 	}
 	for _, g := range c.when.plan.Degraded {
-		due(g.Since.Add(time.Duration(c.rules.policy.Balance.DegradedFor)))
+		due(g.Since.Add(c.degradedFor()))
 	}
 	due(c.loads.settled.Add(least))
 	if c.awaitsRound() {
@@ -144,7 +149,7 @@ func (c *Controller) soon() time.Duration {
 // have begun to work. 0: no decision needs that sooner, or the guests have no vCPUs for it.
 func (c *Controller) Surge() float64 {
 	const few = 5 // samples in degraded_for: a part of one more delays nothing much if there are more
-	if c.State() != Idle || time.Duration(c.rules.policy.Balance.DegradedFor) > few*c.options.Sample {
+	if c.State() != Idle || c.degradedFor() > few*c.options.Sample {
 		return 0
 	}
 	used, most := 0.0, 0.0
@@ -171,7 +176,7 @@ func (c *Controller) awaitsOthers() bool {
 	if c.when.planned.Sub(c.when.waited) < c.options.Plan {
 		return false
 	}
-	degradedFor := time.Duration(c.rules.policy.Balance.DegradedFor)
+	degradedFor := c.degradedFor()
 	soon := slices.ContainsFunc(c.when.plan.Degraded, func(g plan.Degraded) bool {
 		left := g.Since.Add(degradedFor).Sub(c.when.planned)
 		return left > 0 && left <= c.options.Sample

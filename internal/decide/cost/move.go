@@ -36,8 +36,13 @@ const pageTablesLeft = 0.00001
 const Waiting = 4
 
 // Spreading is the part of the term Load that decides between layouts of running
-// guests in which equally much is lost: use of up to all CPUs slows no guest.
-const Spreading = 0.01
+// guests in which equally much is lost, on nodes with more vCPUs than CPUs: they may want to run at the
+// same time, which their mean demand does not show. Roomy is that part on nodes with a CPU for each vCPU: use of up to
+// all CPUs slows no guest there, so it is too small to justify a copy.
+const (
+	Spreading = 0.01
+	Roomy     = 0.00001
+)
 
 // Contention is the value of using a share of a node's memory bandwidth, in the
 // unit of the term Bandwidth: access takes twice as long when all of the bandwidth

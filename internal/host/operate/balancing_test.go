@@ -87,7 +87,8 @@ func TestBind_DryRunNamesTheBalancersMove(t *testing.T) {
 	}{
 		{others: 0, bind: "0"},
 		{others: 3, bind: "1", balancer: "0", kind: plan.Repin}, // node 0 has a CPU for each vCPU
-		{others: 5, bind: "1"},                                  // node 0 has no CPUs for g
+		// Node 0 has no CPUs for g, and one too few for the others: the balancer also moves one of them, to node 1.
+		{others: 5, bind: "1", balancer: "2", kind: plan.MoveGuest},
 	} {
 		w := newWorld(t, square, folderOf(t))
 		for i := range c.others {

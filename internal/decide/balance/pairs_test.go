@@ -1,0 +1,47 @@
+package balance
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
+	"github.com/numavisor/numavisor/internal/topology"
+)
+
+// VMs of 2, 1, 2 and 1 busy vCPUs have their memory on a node of two CPUs. The two of one vCPU stay, and the two others
+// are copied: with one of two vCPUs staying, three would be.
+func TestPlan_TheFewestVMsLeaveAFullNode(t *testing.T) {
+	for _, rate := range []topology.Bytes{25, 100, 1000} {
+		for _, over := range []time.Duration{0, 1500 * time.Millisecond, 5 * time.Second} { // 0: lasting
+			h := machine("nodes:8 cores:2 memory:1536M distances:10,16,28")
+			h.MoverBytesPerSecond = rate * topology.MiB
+			names, past := []string(nil), Past{Over: map[string]time.Duration{}}
+			for i, vcpus := range []int{2, 1, 2, 1} {
+				name := fmt.Sprintf("w%d", i)
+				names, past.Over[name] = append(names, name), over
+				add(h, vm{name: name, vcpus: vcpus, memory: tightMemory, cpus: on(0, 1, 2, 3, 4, 5, 6, 7),
+					used: float64(vcpus), memOn: bytesOn(0, tightMemory), notOurs: true})
+			}
+			for n, own := range []float64{0.17, 0.19, 0.01, 0.23, 0.01, 0.27, 0.03, 0.03} { // of the host
+				load := inventory.NodeLoad{Node: topology.NodeID(n), CPU: 0.75 + own, VCPUs: 0.75}
+				h.Load = append(h.Load, load)
+			}
+			p := auto(names...)
+			p.Balance.DegradedFor = policy.Duration(time.Second)
+			round, err := Plan(Request{Host: h, Policy: p, Now: noon, Past: past, Lasting: over == 0})
+			if err != nil {
+				t.Fatal(err)
+			}
+			bytes := topology.Bytes(0)
+			for _, m := range round.Moves {
+				bytes += m.Cost.Bytes
+			}
+			if len(round.Moves) == 0 || bytes != 2*tightMemory {
+				t.Errorf("%d MiB a second, over for %v: %v copied, 690 MiB are enough\n%s", rate, over, bytes,
+					round.Text())
+			}
+		}
+	}
+}
