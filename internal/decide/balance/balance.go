@@ -53,16 +53,44 @@ func Plan(r Request) (plan.Plan, error) {
 		return plan.Plan{}, err
 	}
 	r.Host = inOrder(r.Host)
-	var excluded []change
+	p := needed(r, nil)
+	if refused := p.refusedChanges(); p.copied() > 0 && len(refused) > 0 {
+		if q := needed(r, refused); q.copied() < p.copied() && q.round.After < p.round.After-enough {
+			p = q
+		}
+	}
+	p.round.Blocked = p.blocked()
+	return p.round, nil
+}
+
+// needed plans without the changes that are excluded, and without needless ones.
+func needed(r Request, excluded []change) *planner {
+	excluded = slices.Clone(excluded)
 	for {
 		p := newPlanner(r, excluded)
 		needless := p.needless()
 		if len(needless) == 0 {
-			p.round.Blocked = p.blocked()
-			return p.round, nil
+			return p
 		}
 		excluded = append(excluded, needless...)
 	}
+}
+
+// copied returns how much memory the plan copies.
+func (p *planner) copied() topology.Bytes { return p.bytes(slices.Concat(p.groups...)) }
+
+// refusedChanges returns the changes that the plan refused, of guests that it does not move: they are not legal or save
+// too little, or the guest has no reason to move. The moves of the plan lead to the best state that includes these
+// changes. Without them, another state may be better.
+func (p *planner) refusedChanges() (refused []change) {
+	for i := range p.model.guests {
+		for l := range p.model.guests[i].layouts {
+			if g := &p.model.guests[i]; !g.moved && g.layouts[l].rejected {
+				refused = append(refused, change{i, l})
+			}
+		}
+	}
+	return refused
 }
 
 // newPlanner plans without the changes that are excluded.

@@ -69,5 +69,6 @@
 // a better state, or proves that none saves more than 1 % of the price of the moves. If it is not
 // finished after policy.SearchSteps, further descents begin from other states. The search then
 // orders the moves of the best state found so that every intermediate state is legal and none
-// costs more than the initial one.
+// costs more than the initial one. A plan that copies memory and has refused changes on the way to that state is made
+// again without them, and replaced if the second one copies less at a lower cost.
 package balance

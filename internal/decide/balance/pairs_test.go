@@ -45,3 +45,29 @@ func TestPlan_TheFewestVMsLeaveAFullNode(t *testing.T) {
 		}
 	}
 }
+
+// Two of four VMs work, and all have their memory on one node. With the idle ones pinned there, the best state copies
+// both VMs that work. The idle ones have no reason to move, so one of the others stays and one is copied.
+func TestPlan_IdleVMsThatStayCauseNoCopy(t *testing.T) {
+	h := machine("nodes:4 cores:1 memory:1536M distances:10,16,28")
+	h.MoverBytesPerSecond = 100 * topology.MiB
+	var names []string
+	for i, used := range []float64{1, 1, 0.05, 0.05} {
+		name := fmt.Sprintf("w%d", i)
+		names = append(names, name)
+		add(h, vm{name: name, vcpus: 1, memory: tightMemory, cpus: on(0, 1, 2, 3), used: used,
+			memOn: bytesOn(0, tightMemory), notOurs: true})
+	}
+	round, err := Plan(Request{Host: h, Policy: auto(names...), Now: noon, Lasting: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytes := topology.Bytes(0)
+	for _, m := range round.Moves {
+		bytes += m.Cost.Bytes
+	}
+	if len(round.Degraded) != 2 || bytes != tightMemory {
+		t.Errorf("%d are degraded, want 2; %v are copied, want %v\n%s", len(round.Degraded), bytes, tightMemory,
+			round.Text())
+	}
+}
