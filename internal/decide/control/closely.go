@@ -6,6 +6,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/policy"
 )
 
 // closely is what has been read of guests shortly before they may move: their mappings. The kernel walks all memory
@@ -17,8 +18,9 @@ type closely struct {
 	guests    []inventory.Guest
 }
 
-// closelyFor is how long a reading counts: less than a copy takes, during which the mappings of a guest change, too.
-const closelyFor = 5 * time.Second
+// closelyFor is how long a reading counts: less than most copies take, during which mappings change, too. Guests often
+// use CPUs for a moment before they begin to work. While the kernel brings memory to vCPUs, it is closelyDrifting.
+const closelyFor, closelyDrifting = 15 * time.Second, 5 * time.Second
 
 // ReadClosely asks for the mappings of guests. It is answered with CloselyRead.
 type ReadClosely struct {
@@ -45,19 +47,20 @@ func (c *Controller) readClosely() {
 }
 
 // movesSoon returns the guests that a plan would move if the guests that reach degraded_for before the next sample had
-// reached it.
+// reached it, and these guests: with the loads of the next sample, it may move them, too. None if it moves none.
 func (c *Controller) movesSoon() (names []string) {
 	h, _ := c.Inventory(c.turn.now)
-	r, soon := c.request(&h), false
+	r := c.request(&h)
 	degradedFor := c.degradedFor()
 	r.Past.Degraded = slices.Clone(r.Past.Degraded)
+	var soon []string
 	for i := range r.Past.Degraded {
 		d := &r.Past.Degraded[i]
 		if left := d.Since.Add(degradedFor).Sub(r.Now); left > 0 && left <= c.options.Sample {
-			d.Since, soon = r.Now.Add(-degradedFor), true
+			d.Since, soon = r.Now.Add(-degradedFor), append(soon, d.Guest)
 		}
 	}
-	if !soon {
+	if len(soon) == 0 {
 		return nil
 	}
 	p, err := balance.Plan(r)
@@ -65,19 +68,30 @@ func (c *Controller) movesSoon() (names []string) {
 		return nil // the plan itself will show why
 	}
 	_, made := c.divide(p.Moves)
+	if len(made) == 0 {
+		return nil
+	}
 	for _, m := range made {
-		for _, name := range m.Names() {
-			if g, ok := h.Guest(name); ok && g.PID > 0 {
-				names = append(names, name)
-			}
+		names = append(names, m.Names()...)
+	}
+	for _, name := range soon {
+		if g, ok := h.Guest(name); ok && c.modeOf(g) == policy.ModeAuto && !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
-	return names
+	return slices.DeleteFunc(names, func(name string) bool {
+		g, ok := h.Guest(name)
+		return !ok || g.PID <= 0
+	})
 }
 
-// guest returns what has been read of a guest, if that still counts.
-func (r *closely) guest(name string, now time.Time) *inventory.Guest {
-	if now.Sub(r.began) > closelyFor {
+// guestClosely returns what has been read of a guest, if that still counts.
+func (c *Controller) guestClosely(name string) *inventory.Guest {
+	r, counts := &c.closely, closelyFor
+	if c.drifts() {
+		counts = closelyDrifting
+	}
+	if c.turn.now.Sub(r.began) > counts {
 		return nil
 	}
 	for i := range r.guests {
@@ -111,7 +125,7 @@ func (r *closely) forget() { r.overtaken, r.guests = true, nil }
 func (c *Controller) withClosely(h *inventory.Host) {
 	for i := range h.Guests {
 		g := &h.Guests[i]
-		if read := c.closely.guest(g.Name, c.turn.now); read != nil && read.PID == g.PID {
+		if read := c.guestClosely(g.Name); read != nil && read.PID == g.PID {
 			g.Seen.Ranges = read.Seen.Ranges
 		}
 	}

@@ -61,7 +61,8 @@ func TestAMoveUsesNoOutdatedMappings(t *testing.T) {
 		used   string
 	}{
 		"a moment ago":              {after: time.Second, used: "a"},
-		"long ago":                  {after: 10 * time.Second},
+		"some seconds ago":          {after: 10 * time.Second, used: "a"},
+		"long ago":                  {after: 20 * time.Second},
 		"of another process":        {change: func(w *world) { w.guests["a"].PID++ }, after: time.Second},
 		"the host cannot be read":   {change: func(w *world) { w.away = "libvirtd is not running" }, after: time.Second},
 		"the guest was not running": {change: func(w *world) { delete(w.guests, "a") }, after: time.Second},
@@ -91,5 +92,38 @@ func TestNoMoveBeginsAfterStop(t *testing.T) {
 	w.step(w.readClosely(read))
 	if w.job != nil {
 		t.Errorf("job %v\n%s", w.job, w.out.String())
+	}
+}
+
+// Two VMs are degraded, and by what they used so far one of them does not pay. When degraded_for has passed, it may
+// have begun to work, so the mappings of both are read.
+func TestTheMappingsOfAllDegradedVMsAreRead(t *testing.T) {
+	w := newWorld(t)
+	var err error
+	if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:64G square distances:10,16,28"); err != nil {
+		t.Fatal(err)
+	}
+	text := "balance: {degraded_for: 10s, guests: {a: auto, b: auto, c: advise}}"
+	if w.policy, err = policy.Parse(strings.NewReader(text)); err != nil {
+		t.Fatal(err)
+	}
+	w.c = control.New(control.Options{Policy: w.policy, Sample: time.Second, Observe: time.Hour, Plan: 5 * time.Second,
+		SaveAlarms: time.Minute})
+	w.slow = true
+	w.step(control.Start{CopyRate: 64 * topology.MiB})
+	w.add("full", 8, topology.GiB, 0, 0).cpu = 8
+	a, b, c := w.add("a", 2, topology.GiB, 0, 1), w.add("b", 2, 60*topology.GiB, 0, 2), w.add("c", 2, topology.GiB, 0, 2)
+	pass := func() { w.now = w.now.Add(time.Second); w.turn() }
+	pass()
+	pass()
+	a.cpu, a.far, b.cpu, b.far, c.cpu, c.far = 2, true, 2, true, 2, true
+	for i := 0; i < 20 && w.read == nil; i++ {
+		pass()
+	}
+	if w.read == nil {
+		t.Fatalf("no mappings are read\n%s", w.out.String())
+	}
+	if got := strings.Join(w.read.Guests, " "); got != "a b" {
+		t.Errorf("the mappings of %s are read, want a b\n%s", got, w.out.String())
 	}
 }
