@@ -31,7 +31,7 @@ func TestScriptsAreShell(t *testing.T) {
 func TestThePolicyNamesEveryGuest(t *testing.T) {
 	policy, _, _ := strings.Cut(startDaemon, " > /run/bench-policy.yaml")
 	out, err := exec.Command("bash", "-c", policy, "bench", "w0", "w1").CombinedOutput()
-	want := "balance:\n  mode: auto\n  degraded_for: 1s\n  guests:\n    w0: auto\n    w1: auto\n"
+	want := "balance:\n  mode: auto\n  degraded_for: 500ms\n  min_cpu_demand: 0.3\n  guests:\n    w0: auto\n    w1: auto\n"
 	if err != nil || string(out) != want {
 		t.Errorf("%v: got %q, want %q", err, out, want)
 	}
