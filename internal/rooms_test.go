@@ -82,7 +82,7 @@ var rooms = map[string][]string{
 	"internal/decide/throttle":    {"WORDS"},
 	"internal/decide/handoff":     {"WORDS"},
 	"internal/decide/scale":       {"WORDS", "internal/decide/handoff"},
-	"internal/decide/order":       {"WORDS"},
+	"internal/decide/order":       {"WORDS", "internal/decide/cost"},
 	"internal/decide/competitors": {"WORDS"},
 	"internal/decide/diagnose": {"WORDS", "internal/decide/cost", "internal/decide/drift", "internal/decide/check",
 		"internal/decide/share"},

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strings"
 
@@ -18,21 +19,9 @@ const Batch MoveKind = "batch"
 // moved should not wait for the memory of others. Advised moves are not joined:
 // the operator accepts each one separately.
 func Join(moves []Move, most topology.Bytes) []Move {
-	return joinIf(moves, func(a, b Move) bool { return a.Cost.Bytes+b.Cost.Bytes <= most })
-}
-
-// JoinPulled combines adjacent moves of a round like Join, whatever they copy, if
-// the CPU time that their guests lose to remote memory is their reason: the kernel
-// may bring the memory of all these guests to their vCPUs at the same time.
-func JoinPulled(moves []Move) []Move {
-	remote := func(m Move) bool { return m.Benefit.AccessCPUs > 0 && m.Benefit.AccessCPUs >= m.Benefit.WaitCPUs }
-	return joinIf(moves, func(a, b Move) bool { return remote(a) && remote(b) })
-}
-
-func joinIf(moves []Move, may func(a, b Move) bool) []Move {
 	var out []Move
 	for _, m := range moves {
-		if n := len(out); n > 0 && joins(out[n-1], m) && may(out[n-1], m) {
+		if n := len(out); n > 0 && joins(out[n-1], m) && out[n-1].Cost.Bytes+m.Cost.Bytes <= most {
 			out[n-1] = join(out[n-1], m)
 			continue
 		}
@@ -40,6 +29,10 @@ func joinIf(moves []Move, may func(a, b Move) bool) []Move {
 	}
 	return out
 }
+
+// JoinPulled combines adjacent moves of a round like Join, whatever they copy: the
+// kernel may bring the memory of all their guests to their vCPUs at the same time.
+func JoinPulled(moves []Move) []Move { return Join(moves, math.MaxInt64) }
 
 func joins(a, b Move) bool {
 	if a.Advised || b.Advised {

@@ -79,7 +79,7 @@ func (c *Controller) unexposed(h *inventory.Host) []string {
 // pins all of them and copies no more replaces the first one.
 func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Move {
 	p := c.rules.policy
-	pulls := func(m plan.Move) bool { return m.Cost.Bytes > 0 && m.Benefit.AccessCPUs > m.Benefit.WaitCPUs }
+	pulls := func(m plan.Move) bool { return m.Cost.Bytes > 0 }
 	if !mayPull(p.Movers) || r.Host.Kernel.NUMABalancing == "" || !slices.ContainsFunc(first, pulls) {
 		return first
 	}

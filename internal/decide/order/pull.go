@@ -1,9 +1,11 @@
 package order
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/decide/cost"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -23,8 +25,8 @@ type Pull struct {
 	Movable topology.Bytes
 	Free    topology.Bytes // on the target
 	Targets int            // number of target nodes
-	// Loses is the work that the VM loses until it is well, in CPUs, and VCPUs the
-	// number of its vCPUs.
+	// Loses is the work that the VM loses at its target until its memory is there, in CPUs, and
+	// VCPUs the number of its vCPUs. Waiting for CPUs ends when the vCPUs move.
 	Loses float64
 	VCPUs int
 }
@@ -32,7 +34,7 @@ type Pull struct {
 // PullOf describes the memory of a VM that a move brings to its placement. Without
 // the VM's mappings (inventory.Seen.Ranges) its configuration says what is movable.
 func PullOf(g *inventory.Guest, m plan.GuestMove, t *topology.Topology) Pull {
-	p := Pull{Targets: m.Placement.Nodes.Len(), Loses: m.Saves, VCPUs: len(m.Placement.VCPUs)}
+	p := Pull{Targets: m.Placement.Nodes.Len(), Loses: losesAtTarget(g, m, t), VCPUs: len(m.Placement.VCPUs)}
 	far := func(memory topology.MemoryByNode) (sum topology.Bytes) {
 		for node, bytes := range memory {
 			if !m.Placement.Nodes.Contains(node) {
@@ -59,6 +61,25 @@ func PullOf(g *inventory.Guest, m plan.GuestMove, t *topology.Topology) Pull {
 		}
 	}
 	return p
+}
+
+// losesAtTarget returns the CPU time that a VM loses to remote accesses if its vCPUs are at the target of a move and
+// its memory is where it is now, in CPUs.
+func losesAtTarget(g *inventory.Guest, m plan.GuestMove, t *topology.Topology) float64 {
+	demand, intensity := cmp.Or(m.Demand, float64(len(m.Placement.VCPUs))), 1.0
+	if l := g.Seen.Load; l != nil {
+		demand, intensity = cmp.Or(m.Demand, l.Demand()), cost.Intensity(l.MemoryMBps, l.CPU)
+	}
+	access, from := cost.NewAccess(t), VCPUTargets(m, t)
+	there := topology.MemoryByNode{}
+	for node := range m.Placement.Nodes.All() {
+		there[node] = 1
+	}
+	now, then := MeanLatency(access, t, from, g.Seen.MemoryByNode), MeanLatency(access, t, from, there)
+	if then <= 0 || now <= then {
+		return 0
+	}
+	return demand * intensity * (1 - then/now)
 }
 
 // Pullable reports whether the kernel can bring the memory of a VM to its vCPUs, by its configuration: the VM has one

@@ -1,6 +1,7 @@
 package order
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -61,6 +62,43 @@ func TestPullOf(t *testing.T) {
 	} {
 		if p := PullOf(&c.guest, to, &top); p.Bytes != 90 || p.Movable != c.movable || p.Targets != 1 {
 			t.Errorf("%s: %+v", name, p)
+		}
+	}
+}
+
+// A VM loses what remote accesses take from its vCPUs at the target, however long it waits for CPUs now. On nodes at
+// distances 10 and 20, an access takes 2^0.65 = 1.57 times as long.
+func TestPullOf_LosesAtTheTarget(t *testing.T) {
+	top, err := topology.Synthetic("nodes:2 cores:2 memory:4G distances:10,20")
+	if err != nil {
+		t.Fatal(err)
+	}
+	remote := 1 - 1/math.Pow(2, 0.65)
+	at := func(cpu topology.CPUID) plan.GuestMove {
+		return plan.GuestMove{Saves: 0.9, Placement: guest.Placement{Nodes: topology.SetOf[topology.NodeID](1),
+			VCPUs: []guest.VCPU{{CPUs: topology.SetOf(cpu)}}}}
+	}
+	load := func(cpu, wait, mbps float64) *inventory.GuestLoad {
+		return &inventory.GuestLoad{CPU: cpu, Wait: wait, MemoryMBps: mbps}
+	}
+	for name, c := range map[string]struct {
+		memory topology.MemoryByNode
+		load   *inventory.GuestLoad
+		demand float64 // of the move
+		want   float64
+	}{
+		"not measured":            {topology.MemoryByNode{0: 100}, nil, 0, remote},
+		"waits":                   {topology.MemoryByNode{0: 100}, load(0.5, 0.5, 0), 0, remote},
+		"works half of the time":  {topology.MemoryByNode{0: 100}, load(0.5, 0, 0), 0, remote / 2},
+		"as the move was planned": {topology.MemoryByNode{0: 100}, load(0.5, 0, 0), 0.8, 0.8 * remote},
+		"three quarters local":    {topology.MemoryByNode{0: 25, 1: 75}, nil, 0, 1 - 1/(0.75+0.25*math.Pow(2, 0.65))},
+		"memory is there":         {topology.MemoryByNode{1: 100}, nil, 0, 0},
+		"hardly uses memory":      {topology.MemoryByNode{0: 100}, load(1, 0, 1), 0, 0},
+	} {
+		g, m := inventory.Guest{Seen: inventory.Seen{MemoryByNode: c.memory, Load: c.load}}, at(2)
+		m.Demand = c.demand
+		if p := PullOf(&g, m, &top); math.Abs(p.Loses-c.want) > 0.005 {
+			t.Errorf("%s: loses %.3f CPUs, want %.3f", name, p.Loses, c.want)
 		}
 	}
 }

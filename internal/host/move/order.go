@@ -38,7 +38,7 @@ func (m *mover) schedule(inv *inventory.Host) {
 func (g *moving) copy(access *cost.Access, seen *inventory.Guest, t *topology.Topology) order.Copy {
 	c := order.Copy{Loses: g.Saves}
 	_, c.Bytes = g.turn.Done()
-	here, target := seen.VCPUNodes(t), vcpuTargets(g.GuestMove, t)
+	here, target := seen.VCPUNodes(t), order.VCPUTargets(g.GuestMove, t)
 	old, there := topology.MemoryByNode{}, topology.MemoryByNode{}
 	for node, bytes := range seen.Seen.MemoryByNode {
 		if g.Placement.Nodes.Contains(node) {
@@ -53,38 +53,11 @@ func (g *moving) copy(access *cost.Access, seen *inventory.Guest, t *topology.To
 		}
 	}
 	c.Latency = order.Latency{
-		HereToOld: latency(access, t, here, old), HereToNew: latency(access, t, here, there),
-		TargetToOld: latency(access, t, target, old), TargetToNew: latency(access, t, target, there),
+		HereToOld: order.MeanLatency(access, t, here, old), HereToNew: order.MeanLatency(access, t, here, there),
+		TargetToOld: order.MeanLatency(access, t, target, old),
+		TargetToNew: order.MeanLatency(access, t, target, there),
 	}
 	return c
-}
-
-// vcpuTargets returns the nodes to whose CPUs the vCPUs move.
-func vcpuTargets(g plan.GuestMove, t *topology.Topology) (nodes topology.NodeSet) {
-	for _, v := range g.Placement.VCPUs {
-		nodes = nodes.Union(t.NodesOf(v.CPUs))
-	}
-	return nodes
-}
-
-// latency is the mean latency from the CPUs of some nodes to memory, relative to
-// the best of the host; 0 if there is no memory.
-func latency(access *cost.Access, t *topology.Topology, from topology.NodeSet, memory topology.MemoryByNode) float64 {
-	var sum, weight float64
-	for i := range t.Nodes {
-		if !from.Contains(t.Nodes[i].ID) {
-			continue
-		}
-		for k := range t.Nodes {
-			if bytes := float64(memory[t.Nodes[k].ID]); bytes > 0 {
-				sum, weight = sum+bytes*access.Latency(i, k), weight+bytes
-			}
-		}
-	}
-	if weight == 0 {
-		return 0
-	}
-	return sum / weight
 }
 
 // mayFollow reports whether the vCPUs of a guest may stay where they are while
@@ -100,7 +73,7 @@ func (m *mover) mayFollow(i int, seen *inventory.Guest, t *topology.Topology) bo
 	var taken topology.NodeSet
 	for k, other := range m.guests {
 		if k != i {
-			taken = taken.Union(vcpuTargets(other.GuestMove, t))
+			taken = taken.Union(order.VCPUTargets(other.GuestMove, t))
 		}
 	}
 	return !seen.VCPUNodes(t).SubsetOf(taken)

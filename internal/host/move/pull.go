@@ -38,8 +38,7 @@ func (m *mover) canPull(inv *inventory.Host) {
 	m.pulling = pulling{}
 	balancing, err := strconv.Atoi(inv.Kernel.NUMABalancing)
 	p := &m.host.Policy
-	if !m.Pull || err != nil || balancing < 0 || p.Movers.KernelBalancing == policy.AnswerOff ||
-		m.Move.Benefit.WaitCPUs > m.Move.Benefit.AccessCPUs {
+	if !m.Pull || err != nil || balancing < 0 || p.Movers.KernelBalancing == policy.AnswerOff {
 		return
 	}
 	ours := map[string]bool{}

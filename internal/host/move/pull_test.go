@@ -102,9 +102,18 @@ func settingsOf(b *book) string {
 // The kernel brings the memory of both guests to their vCPUs, which move first; what
 // it does not bring is copied. Kernel balancing is then as before.
 func TestMove_KernelBringsMemory(t *testing.T) {
-	for name, each := range map[string]topology.Bytes{"all": 64 * mib, "a little": 4 * mib, "nothing": 0} {
+	for name, c := range map[string]struct {
+		each   topology.Bytes
+		change func(*world, *move.Request)
+	}{
+		"all":                            {64 * mib, func(*world, *move.Request) {}},
+		"a little":                       {4 * mib, func(*world, *move.Request) {}},
+		"nothing":                        {0, func(*world, *move.Request) {}},
+		"all, of VMs that wait for CPUs": {64 * mib, func(_ *world, r *move.Request) { r.Move.Benefit.WaitCPUs = 2 }},
+	} {
 		synctest.Test(t, func(t *testing.T) {
-			w, p, b, moved, err := pulledMove(t, each, func(*world, *move.Request) {})
+			each := c.each
+			w, p, b, moved, err := pulledMove(t, each, c.change)
 			if err != nil || !moved.Complete() {
 				t.Fatalf("%s: %v: %s %v", name, err, moved.End, moved.Shortfalls())
 			}
@@ -299,9 +308,8 @@ func (s *stuck) WriteSetting(path, value string) error {
 }
 
 // Kernel balancing stays as it is if the policy or the request does not allow it, if
-// it limits the rate, if waiting for CPUs is the reason for the move, if copying is
-// fast, if hinting faults do not move the memory, and if kernel balancing would move
-// the memory of another guest.
+// it limits the rate, if copying is fast, if hinting faults do not move the memory, and
+// if kernel balancing would move the memory of another guest.
 func TestMove_KernelBalancingStaysOff(t *testing.T) {
 	for name, change := range map[string]func(*world, *move.Request){
 		"not asked for": func(_ *world, r *move.Request) { r.Pull = false },
@@ -314,7 +322,6 @@ func TestMove_KernelBalancingStaysOff(t *testing.T) {
 			}
 			w.Joined.Kernel = &slow{Kernel: k.Kernel, began: time.Now()}
 		},
-		"they wait": func(_ *world, r *move.Request) { r.Move.Benefit.WaitCPUs = 2 },
 		"another guest may run far from its memory": func(w *world, _ *move.Request) {
 			top := w.Nodes()
 			d := kinds[0].Guest("c", gib, []topology.NodeID{0}, top.CPUsOf(nodes("2-3")))
