@@ -2,7 +2,6 @@ package alarm
 
 import (
 	"cmp"
-	"fmt"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/alarm"
@@ -19,7 +18,7 @@ func (j *judgement) guest(g *inventory.GuestSample, known Guest) []reading {
 	all := []reading{j.guestWait(g), j.guestRemote(g, known), guestDrift(known)}
 	failed := j.in.FailedMoves[g.Name]
 	all = append(all, reading{quantity: alarm.StuckMove, value: float64(failed), source: "the journal",
-		says: fmt.Sprintf("%d of its moves failed within the last hour", failed)})
+		says: inWords("%d of its moves failed within the last hour", failed)})
 	all = append(all, j.handOver(g, known)...)
 	for i := range all {
 		all[i].object = inventory.GuestRef(g.Name)
@@ -34,8 +33,8 @@ func (j *judgement) guestWait(g *inventory.GuestSample) reading {
 		source: cmp.Or(j.in.Sample.CPUSource, "its vCPU threads' schedstat")}
 	if l.Demand() >= leastDemand {
 		r.value = l.Wait / l.Demand()
-		r.says = fmt.Sprintf("it wants %.1f CPUs and gets %.1f: %s of the time it waits", l.Demand(), l.CPU,
-			text.Percent(r.value))
+		r.says = inWords("it wants %.1f CPUs and gets %.1f: %s of the time it waits", l.Demand(), l.CPU,
+			percent(r.value))
 	}
 	return r
 }
@@ -47,20 +46,21 @@ func (j *judgement) guestRemote(g *inventory.GuestSample, known Guest) reading {
 	switch m, source := g.Load.Remote, j.measuring(); {
 	case g.HandedOver != nil && (m == nil || m.Source == inventory.AccessEstimate):
 		r.source = string(inventory.AccessEstimate)
-		r.says = "its own kernel places its memory on the nodes that it mirrors; that memory is elsewhere says little"
+		r.says = inWords("its own kernel places its memory on the nodes that it mirrors; " +
+			"that memory is elsewhere says little")
 	case m == nil && source != "" && g.Load.Window > 0 && g.Load.Demand() < leastDemand:
 		r.source = string(source)
-		r.says = "it makes too few accesses to judge"
+		r.says = inWords("it makes too few accesses to judge")
 	case m != nil:
 		r.source = string(m.Source)
 		if m.Source == inventory.AccessEstimate || g.Load.Demand() >= leastDemand {
 			r.value = m.Share
 		}
-		r.says = fmt.Sprintf("%s of its accesses leave the node", text.Percent(r.value))
+		r.says = inWords("%s of its accesses leave the node", percent(r.value))
 	case known.LocalShare != nil:
 		r.source = string(inventory.AccessEstimate)
 		r.value = 1 - *known.LocalShare
-		r.says = fmt.Sprintf("%s of its memory is not local to its vCPUs", text.Percent(r.value))
+		r.says = inWords("%s of its memory is not local to its vCPUs", percent(r.value))
 	default:
 		r.unread = true
 	}
@@ -86,7 +86,7 @@ func guestDrift(known Guest) reading {
 		r.unread = true
 	default:
 		r.value = *known.DriftShare
-		r.says = fmt.Sprintf("%s of its memory is not on its intended nodes %v", text.Percent(r.value), known.Nodes)
+		r.says = inWords("%s of its memory is not on its intended nodes %v", percent(r.value), known.Nodes)
 	}
 	return r
 }
@@ -107,11 +107,11 @@ func (j *judgement) handOver(g *inventory.GuestSample, known Guest) []reading {
 	}
 	if runs := known.Name != ""; runs && !h.Answers() { // a paused guest's agent is paused, too
 		agent.value = 1
-		agent.says = h.AgentText() + ": it keeps the CPUs that it has, until another VM lacks its minimum"
+		agent.says = inWords("%s: it keeps the CPUs that it has, until another VM lacks its minimum", h.AgentText())
 	}
 	if h.Misbehaved > 0 && j.now.Sub(h.MisbehavedAt) < time.Hour {
 		ran.value = float64(h.Misbehaved)
-		ran.says = fmt.Sprintf(
+		ran.says = inWords(
 			"%s after the VM had released it, the last at %s; each was confined to the VM's other CPUs",
 			text.Count(h.Misbehaved, "vCPU ran", "vCPUs ran"), h.MisbehavedAt.UTC().Format(time.RFC3339))
 	}

@@ -81,7 +81,7 @@ type reading struct {
 	unread bool
 	value  float64
 	source string
-	says   string         // the value in words
+	says   func() string  // the value in words; nil: none
 	causes func() []cause // the causes, greatest first; nil: no guest can be named
 }
 
@@ -167,7 +167,7 @@ func (j *judgement) step(t *alarm.Track, r *reading, rule policy.Threshold) {
 		a.Threshold = rule.Critical
 	}
 	a.Value, a.Worst = r.value, max(a.Worst, r.value)
-	if r.value >= a.Threshold || severity != had && r.says != "" {
+	if r.value >= a.Threshold || severity != had && r.says != nil {
 		a.Guests, a.Why = r.explain(a.Threshold)
 	}
 	if r.value >= a.Threshold && j.now.After(a.Last) {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/numavisor/numavisor/internal/alarm"
 	"github.com/numavisor/numavisor/internal/inventory"
-	"github.com/numavisor/numavisor/internal/text"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
@@ -34,14 +33,14 @@ func (j *judgement) node(n *inventory.NodeSample, facts map[string]Guest) []read
 func (j *judgement) nodeCPU(n *inventory.NodeSample) reading {
 	return reading{quantity: alarm.NodeCPU, object: inventory.NodeRef(n.Node), unread: j.in.Sample.Window <= 0,
 		value: n.CPU / float64(n.CPUs), source: cmp.Or(j.in.Sample.CPUSource, "/proc/stat"),
-		says:   fmt.Sprintf("%.1f of %d CPUs are in use (%s)", n.CPU, n.CPUs, text.Percent(n.CPU/float64(n.CPUs))),
+		says:   inWords("%.1f of %d CPUs are in use (%s)", n.CPU, n.CPUs, percent(n.CPU/float64(n.CPUs))),
 		causes: func() []cause { return j.busiest(n.Node) }}
 }
 
 func (j *judgement) nodeWait(n *inventory.NodeSample) reading {
 	return reading{quantity: alarm.NodeWait, object: inventory.NodeRef(n.Node), unread: j.in.Sample.Window <= 0,
 		value: n.Wait / float64(n.CPUs), source: cmp.Or(j.in.Sample.CPUSource, "/proc/schedstat"),
-		says: fmt.Sprintf("%.1f threads wait for one of %d CPUs (%.2f per CPU)", n.Wait, n.CPUs,
+		says: inWords("%.1f threads wait for one of %d CPUs (%.2f per CPU)", n.Wait, n.CPUs,
 			n.Wait/float64(n.CPUs)),
 		causes: func() []cause { return j.busiest(n.Node) }}
 }
@@ -75,8 +74,8 @@ func (j *judgement) nodeMemory(n *inventory.NodeSample) (reading, bool) {
 		object:   inventory.NodeRef(n.Node),
 		value:    used / all,
 		source:   "the node's meminfo",
-		says: fmt.Sprintf("%v of %v are in use (%s), without huge page pools and reclaimable memory",
-			topology.Bytes(used), topology.Bytes(all), text.Percent(used/all)),
+		says: inWords("%v of %v are in use (%s), without huge page pools and reclaimable memory",
+			topology.Bytes(used), topology.Bytes(all), percent(used/all)),
 		causes: func() []cause { return j.holders(n.Node, nil) },
 	}, true
 }
@@ -96,7 +95,7 @@ func (j *judgement) pool(n *inventory.NodeSample, p topology.HugePagePool, facts
 	value := float64(used) / float64(p.Total)
 	return reading{quantity: alarm.NodeHugePages, object: inventory.NodePartRef(n.Node, p.Size.String()+" pages"),
 		value: value, source: "the node's hugepages",
-		says:   fmt.Sprintf("%d of %d pages of %v are in use (%s)", used, p.Total, p.Size, text.Percent(value)),
+		says:   inWords("%d of %d pages of %v are in use (%s)", used, p.Total, p.Size, percent(value)),
 		causes: func() []cause { return j.holders(n.Node, func(g string) bool { return facts[g].PageSize == p.Size }) }}
 }
 
@@ -116,8 +115,8 @@ func (j *judgement) nodeTraffic(n *inventory.NodeSample) (reading, bool) {
 		unread:   n.MemoryMBps == 0 && j.mayHaveTraffic(n.Node),
 		value:    value,
 		source:   "the node's memory traffic, against its measured bandwidth",
-		says: fmt.Sprintf("%.0f of %.0f MB/s to its memory are in use (%s)", n.MemoryMBps, most,
-			text.Percent(value)),
+		says: inWords("%.0f of %.0f MB/s to its memory are in use (%s)", n.MemoryMBps, most,
+			percent(value)),
 		causes: func() []cause {
 			return j.guestsBy(func(g *inventory.GuestSample) float64 { return g.Load.MemoryMBps * shareTo(g, n.Node) },
 				func(v float64) string { return fmt.Sprintf("%.0f MB/s", v) })

@@ -61,6 +61,16 @@ func (j *judgement) readings() []reading {
 	return append(all, j.unreadable(all)...)
 }
 
+// inWords returns the words for a reading. Few readings are ever shown, so they are formatted on demand.
+func inWords(format string, args ...any) func() string {
+	return func() string { return fmt.Sprintf(format, args...) }
+}
+
+// percent is a share, which is formatted on demand.
+type percent float64
+
+func (p percent) String() string { return text.Percent(float64(p)) }
+
 // host returns the readings of the host as a whole.
 func (j *judgement) host() []reading {
 	s := &j.in.Sample
@@ -72,7 +82,7 @@ func (j *judgement) host() []reading {
 	}
 	if p := s.Pressure.Memory; p != nil {
 		pressure.value = *p
-		pressure.says = fmt.Sprintf("some task waited for memory in %s of the time", text.Percent(*p))
+		pressure.says = inWords("some task waited for memory in %s of the time", percent(*p))
 	}
 	moves := reading{
 		quantity: alarm.KernelMoves,
@@ -82,7 +92,7 @@ func (j *judgement) host() []reading {
 	}
 	if s.Window > 0 {
 		moves.value = float64(s.Moves.Balancing) / 1e6 / s.Window.Seconds()
-		moves.says = fmt.Sprintf("the kernel's NUMA balancing moves %.1f MB/s between nodes", moves.value)
+		moves.says = inWords("the kernel's NUMA balancing moves %.1f MB/s between nodes", moves.value)
 	}
 	return []reading{pressure, moves}
 }
@@ -99,7 +109,8 @@ func (j *judgement) competitors() []reading {
 			says += "; " + r.Answer
 		}
 		all = append(all,
-			reading{quantity: alarm.CompetingMover, object: inventory.HostPartRef(r.Name), value: 1, says: says})
+			reading{quantity: alarm.CompetingMover, object: inventory.HostPartRef(r.Name), value: 1,
+				says: inWords("%s", says)})
 	}
 	return append(all, j.ended(alarm.CompetingMover)...)
 }
@@ -147,7 +158,7 @@ func (j *judgement) unreadable(read []reading) []reading {
 				quantity: alarm.SourceUnreadable,
 				object:   object,
 				value:    1,
-				says:     "not seen: " + strings.Join(slices.Compact(what), "; "),
+				says:     inWords("not seen: %s", strings.Join(slices.Compact(what), "; ")),
 			},
 		)
 	}
@@ -203,9 +214,11 @@ var facts = []alarm.Quantity{alarm.CompetingMover, alarm.SourceUnreadable, alarm
 
 // explain returns the guests that cause the reading, and the reason for the alarm.
 func (r *reading) explain(threshold float64) (guests []string, why string) {
-	why = fmt.Sprintf("%s; threshold %s", r.says, r.quantity.Amount(threshold))
-	if slices.Contains(facts, r.quantity) {
-		why = r.says
+	if r.says != nil {
+		why = r.says()
+	}
+	if !slices.Contains(facts, r.quantity) {
+		why = fmt.Sprintf("%s; threshold %s", why, r.quantity.Amount(threshold))
 	}
 	if r.causes != nil {
 		var most []string

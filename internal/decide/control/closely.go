@@ -49,20 +49,21 @@ func (c *Controller) readClosely() {
 // movesSoon returns the guests that a plan would move if the guests that reach degraded_for before the next sample had
 // reached it, and these guests: with the loads of the next sample, it may move them, too. None if it moves none.
 func (c *Controller) movesSoon() (names []string) {
-	h, _ := c.Inventory(c.turn.now)
-	r := c.request(&h)
-	degradedFor := c.degradedFor()
-	r.Past.Degraded = slices.Clone(r.Past.Degraded)
+	degradedFor, moment := c.degradedFor(), c.moment()
+	degraded := slices.Clone(c.when.plan.Degraded)
 	var soon []string
-	for i := range r.Past.Degraded {
-		d := &r.Past.Degraded[i]
-		if left := d.Since.Add(degradedFor).Sub(r.Now); left > 0 && left <= c.options.Sample {
-			d.Since, soon = r.Now.Add(-degradedFor), append(soon, d.Guest)
+	for i := range degraded {
+		d := &degraded[i]
+		if left := d.Since.Add(degradedFor).Sub(moment); left > 0 && left <= c.options.Sample {
+			d.Since, soon = moment.Add(-degradedFor), append(soon, d.Guest)
 		}
 	}
 	if len(soon) == 0 {
 		return nil
 	}
+	h, _ := c.Inventory(c.turn.now)
+	r := c.request(&h)
+	r.Past.Degraded = degraded
 	p, err := balance.Plan(r)
 	if err != nil {
 		return nil // the plan itself will show why
