@@ -38,6 +38,7 @@ type RosterChanged struct{}
 // Observed answers Ready.Observe: the host, or why it could not be observed.
 type Observed struct {
 	Host inventory.Host
+	Took time.Duration // how long it took
 	Err  error
 }
 

@@ -33,6 +33,7 @@ type host struct {
 	knowledge knowledge
 	reading   reading
 	last      time.Time          // when an observation last ended; zero: never, or the first failed
+	took      time.Duration      // how long the last observation took
 	wanted    bool               // observe at the next sample instead of after the regular interval
 	failure   string             // why the last observation failed; empty: it succeeded
 	followed  *topology.Topology // by the watcher
@@ -91,11 +92,24 @@ func (h *host) overtake() {
 	}
 }
 
+// Regular observations take at most a 200th of the time, unless they would be more than four intervals apart: where
+// observing is slow, it takes CPU time from the guests.
+const (
+	observeShare  = 1.0 / 200
+	observeLonger = 4
+)
+
+// observeEvery is the interval between regular observations.
+func (c *Controller) observeEvery() time.Duration {
+	every := c.options.Observe
+	return min(max(every, time.Duration(float64(c.host.took)/observeShare)), observeLonger*every)
+}
+
 // observe requests an observation if the interval between two has passed or something has changed. It requests none
 // in a turn that starts a job: a move uses what is known, and the host is observed once a job has ended. While a job
 // runs, the regular observation waits for its end, for one more interval at most.
 func (c *Controller) observe() {
-	h, every := &c.host, c.options.Observe
+	h, every := &c.host, c.observeEvery()
 	if c.jobs.running != nil {
 		every *= 2
 	}
@@ -124,6 +138,7 @@ func (c *Controller) observed(e Observed) {
 		}
 		return
 	}
+	h.took = e.Took
 	c.learn(e.Host, read == running)
 	c.turn.ready.SampleIn = c.soon()
 }

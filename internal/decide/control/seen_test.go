@@ -165,3 +165,29 @@ func TestAMoveThatFailsIsFollowedByAnObservation(t *testing.T) {
 		}
 	}
 }
+
+// Where observing is slow, the host is observed less often: for a 200th of the time, but every two minutes at least.
+func TestSlowObservationsAreRarer(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		50 * time.Millisecond:  30 * time.Second,
+		250 * time.Millisecond: 50 * time.Second,
+		2 * time.Second:        2 * time.Minute,
+	} {
+		w := newWorld(t)
+		w.took = took
+		w.c = control.New(control.Options{Policy: w.policy, Sample: time.Second, Observe: 30 * time.Second,
+			Plan: time.Minute, SaveAlarms: time.Minute})
+		w.step(control.Start{})
+		var seen []time.Time
+		for range 300 {
+			w.now = w.now.Add(time.Second)
+			w.out.Reset()
+			if w.turn(); strings.Contains(w.out.String(), "observe  host") {
+				seen = append(seen, w.now)
+			}
+		}
+		if len(seen) < 3 || seen[2].Sub(seen[1]) != want {
+			t.Errorf("observations that take %v: at %v, want one every %v", took, seen, want)
+		}
+	}
+}

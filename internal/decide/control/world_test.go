@@ -43,9 +43,10 @@ type world struct {
 	policy   policy.Policy
 	journal  []journal.Entry
 	alarms   alarm.State
-	full     bool   // the journal cannot be written
-	away     string // why the host cannot be observed
-	slow     bool   // the test answers a reading of mappings
+	full     bool          // the journal cannot be written
+	away     string        // why the host cannot be observed
+	took     time.Duration // by each observation
+	slow     bool          // the test answers a reading of mappings
 	read     *control.ReadClosely
 	job      *control.Job
 	remedy   *plan.Remedy
@@ -215,7 +216,7 @@ func (w *world) observed() control.Event {
 	for _, name := range slices.Sorted(maps.Keys(w.guests)) {
 		h.Guests = append(h.Guests, w.guests[name].Guest)
 	}
-	return control.Observed{Host: h}
+	return control.Observed{Host: h, Took: w.took}
 }
 
 // readClosely is a reading that ends at once.

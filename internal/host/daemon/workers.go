@@ -41,8 +41,9 @@ func (l *loop) observe() {
 		defer cancel()
 		begin := time.Now()
 		h, err := l.Host.Observe(ctx)
-		l.Log.Debug("observed the host", "took", time.Since(begin), "guests", len(h.Guests))
-		return control.Observed{Host: h, Err: err}
+		took := time.Since(begin)
+		l.Log.Debug("observed the host", "took", took, "guests", len(h.Guests))
+		return control.Observed{Host: h, Took: took, Err: err}
 	})
 }
 
