@@ -19,9 +19,10 @@ import (
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
-// pullEvery is the time between two readings of where the memory is. One reading
-// costs as much as a sample of the guests.
-const pullEvery = time.Second
+// pullEvery is the time between two readings of where the memory is. The kernel brings memory where copying
+// is slow, and there the readings are slow, too: in the lab one a second took a tenth of the daemon's CPU
+// time until VMs had settled.
+const pullEvery = 2 * time.Second
 
 // pulling is what Request.Pull needs to know of the move.
 type pulling struct {

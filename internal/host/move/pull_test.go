@@ -123,7 +123,8 @@ func TestMove_KernelBringsMemory(t *testing.T) {
 				t.Errorf("%s: the kernel brought %v", name, p.pulled)
 			}
 			end := b.Recorded[len(b.Recorded)-1]
-			if more := p.pulled - moved.Pulled; more > 2*each || end.Pulled != moved.Pulled {
+			// What the kernel brings while a slice is copied to measure the rate is not counted.
+			if more := p.pulled - moved.Pulled; more > 5*each || end.Pulled != moved.Pulled {
 				t.Errorf("%s: %v reported, %v in the journal, %v brought", name, moved.Pulled, end.Pulled, p.pulled)
 			}
 			if moved.Bytes+p.pulled < 2*gib {
