@@ -96,13 +96,14 @@ func FindManager(name string) (Manager, error) {
 const startNumad = `unshare --time --monotonic 600 --fork numad -l 6 -i 5 && sleep 12 && pgrep -x numad >/dev/null || { echo "numad does not run" >&2; exit 1; }`
 
 // startDaemon leaves a daemon behind that outlives the script, when it answers.
-// It samples every two seconds, not every second: an emulated CPU is some thirty
+// It samples every four seconds, not every second: an emulated CPU is some thirty
 // times slower than a real one, and the daemon's CPU time is lost to the VMs,
-// because all CPUs of the lab share two real ones. For the same reason an idle VM uses
-// up to 0.15 of an emulated CPU, more than the default of min_cpu_demand. Kernel
+// because all CPUs of the lab share two real ones. It still sees VMs that begin to work
+// within half a second, by their CPU time. For the same reason an idle VM uses
+// up to 0.16 of an emulated CPU, more than the default of min_cpu_demand. Kernel
 // balancing does not wait, so the daemon moves VMs early.
 const startDaemon = `{ printf 'balance:\n  mode: auto\n  degraded_for: 500ms\n  min_cpu_demand: 0.3\n  guests:\n'; for g; do echo "    $g: auto"; done; } > /run/bench-policy.yaml
-setsid numavisor daemon --verbose --every 2s --policy /run/bench-policy.yaml > /run/bench-daemon.log 2>&1 &
+setsid numavisor daemon --verbose --every 4s --policy /run/bench-policy.yaml > /run/bench-daemon.log 2>&1 &
 echo $! > /run/bench-daemon.pid
 for i in $(seq 60); do [ -S /run/numavisor/daemon.sock ] && exit; kill -0 $(cat /run/bench-daemon.pid) || break; sleep 0.5; done
 cat /run/bench-daemon.log >&2; exit 1`
