@@ -100,6 +100,36 @@ func TestDegradedForBeginsBeforeTheSample(t *testing.T) {
 	}
 }
 
+// A VM that has not been degraded for degraded_for is sampled again when it has been, wherever the sample that shows it
+// is between two regular ones.
+func TestAVMThatIsAlmostDueIsSampledSoon(t *testing.T) {
+	const every, degradedFor = 4 * time.Second, 500 * time.Millisecond
+	for off := time.Duration(0); off < every/10; off += 30 * time.Millisecond {
+		w := newWorld(t)
+		var err error
+		if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
+			t.Fatal(err)
+		}
+		if w.policy, err = policy.Parse(strings.NewReader("balance: {degraded_for: 500ms, guests: {a: auto}}")); err != nil {
+			t.Fatal(err)
+		}
+		w.c = control.New(control.Options{Policy: w.policy, Sample: every, Observe: time.Hour, Plan: every,
+			SaveAlarms: every})
+		w.step(control.Start{})
+		a := w.add("a", 2, topology.GiB, 0, 1)
+		for _, pass := range []time.Duration{every, every, every + off, 450 * time.Millisecond} {
+			if pass < every {
+				a.cpu, a.far = 2, true
+			}
+			w.now = w.now.Add(pass)
+			w.turn()
+		}
+		if w.job == nil && (w.sampleIn <= 0 || w.sampleIn > degradedFor) {
+			t.Errorf("%v after a regular sample: the next one in %v\n%s", off, w.sampleIn, w.out.String())
+		}
+	}
+}
+
 // A VM that has used a little CPU time a moment ago is planned for at once when it begins to work. One that comes and
 // goes is not planned for each time.
 func TestABriefLoadDoesNotDelayThePlan(t *testing.T) {

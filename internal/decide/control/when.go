@@ -125,10 +125,10 @@ func (c *Controller) soon() time.Duration {
 	if c.when.again {
 		return atOnce
 	}
-	next := c.options.Sample
+	next, moment := c.options.Sample, c.moment()
 	due := func(at time.Time) {
-		if left := at.Sub(c.turn.now); left > 0 {
-			next = min(next, left)
+		if at.After(moment) { // decisions use the rounded time
+			next = min(next, max(at.Sub(moment), at.Sub(c.turn.now)))
 		}
 	}
 	for _, g := range c.when.plan.Degraded {
