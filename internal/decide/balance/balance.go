@@ -30,9 +30,9 @@ type Request struct {
 type Past struct {
 	Moves             []Moved
 	Degraded, Waiting []plan.Degraded
-	// Over is for how long, at least, guests have been over a threshold, as far as one sample shows. A
+	// Worked is for how long, at least, guests have used as much CPU time as now, as far as one sample shows. A
 	// guest that was not degraded at the last plan has been for so long, if it is now.
-	Over map[string]time.Duration
+	Worked map[string]time.Duration
 }
 
 // Moved is a completed move of one guest.

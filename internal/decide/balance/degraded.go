@@ -26,7 +26,7 @@ func (m *model) markDegraded(r Request) (degraded, waiting []plan.Degraded) {
 		if known {
 			threshold = m.policy.Balance.Clear
 		} else {
-			at = r.Now.Add(-r.Past.Over[g.name()])
+			at = r.Now.Add(-r.Past.Worked[g.name()])
 		}
 		if !m.isDegraded(g, threshold) {
 			if !known {

@@ -17,10 +17,10 @@ func TestPlan_TheFewestVMsLeaveAFullNode(t *testing.T) {
 		for _, over := range []time.Duration{0, 1500 * time.Millisecond, 5 * time.Second} { // 0: lasting
 			h := machine("nodes:8 cores:2 memory:1536M distances:10,16,28")
 			h.MoverBytesPerSecond = rate * topology.MiB
-			names, past := []string(nil), Past{Over: map[string]time.Duration{}}
+			names, past := []string(nil), Past{Worked: map[string]time.Duration{}}
 			for i, vcpus := range []int{2, 1, 2, 1} {
 				name := fmt.Sprintf("w%d", i)
-				names, past.Over[name] = append(names, name), over
+				names, past.Worked[name] = append(names, name), over
 				add(h, vm{name: name, vcpus: vcpus, memory: tightMemory, cpus: on(0, 1, 2, 3, 4, 5, 6, 7),
 					used: float64(vcpus), memOn: bytesOn(0, tightMemory), notOurs: true})
 			}

@@ -99,7 +99,7 @@ func TestNoObservationBeginsWithAMove(t *testing.T) {
 	if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
 		t.Fatal(err)
 	}
-	if w.policy, err = policy.Parse(strings.NewReader("balance: {degraded_for: 5s, guests: {a: auto}}")); err != nil {
+	if w.policy, err = policy.Parse(strings.NewReader("balance: {degraded_for: 6s, guests: {a: auto}}")); err != nil {
 		t.Fatal(err)
 	}
 	w.c = control.New(control.Options{Policy: w.policy, Sample: time.Second, Observe: 6 * time.Second,

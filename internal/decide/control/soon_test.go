@@ -31,9 +31,9 @@ func TestDecisionsDoNotWaitForRegularSamples(t *testing.T) {
 	pass := func(d time.Duration) { w.now = w.now.Add(d); w.turn() }
 	pass(every)
 	pass(every)
-	w.guests["a"].cpu = 2
+	w.guests["a"].cpu = 1 // it may have begun in the midst of the window
 	pass(every)
-	if w.sampleIn != 2*time.Second || w.job != nil {
+	if w.sampleIn != time.Second || w.job != nil {
 		t.Fatalf("a is degraded: the next sample in %v, job %v\n%s", w.sampleIn, w.job, w.out.String())
 	}
 	pass(w.sampleIn)
@@ -59,9 +59,17 @@ func TestDecisionsDoNotWaitForRegularSamples(t *testing.T) {
 	}
 }
 
-// degraded_for begins when a VM is degraded, not with the sample that shows it. One that may have begun to work in
-// the midst of the window is measured again, because its demand is not known yet.
+// degraded_for begins when a VM is degraded, not with the sample that shows it, also if only the plan shows that it is:
+// by where it may run. One that may have begun to work in the midst of the window is measured again, because its
+// demand is not known yet.
 func TestDegradedForBeginsBeforeTheSample(t *testing.T) {
+	for _, far := range []bool{true, false} {
+		degradedForBeginsBeforeTheSample(t, far)
+	}
+}
+
+func degradedForBeginsBeforeTheSample(t *testing.T, far bool) {
+	t.Helper()
 	const every = 8 * time.Second
 	for name, c := range map[string]struct {
 		degradedFor string
@@ -91,11 +99,12 @@ func TestDegradedForBeginsBeforeTheSample(t *testing.T) {
 			w.now = w.now.Add(every)
 			w.turn()
 		}
-		a.cpu, a.far = c.cpu, true
+		a.cpu, a.far = c.cpu, far
 		w.now = w.now.Add(every)
 		w.turn()
 		if moves := w.job != nil; moves != (c.sampleIn == 0) || !moves && w.sampleIn != c.sampleIn {
-			t.Errorf("%s: moves %v, the next sample in %v\n%s", name, moves, w.sampleIn, w.out.String())
+			t.Errorf("%s, accesses measured: %v: moves %v, the next sample in %v\n%s", name, far, moves, w.sampleIn,
+				w.out.String())
 		}
 	}
 }
@@ -126,6 +135,43 @@ func TestAVMThatIsAlmostDueIsSampledSoon(t *testing.T) {
 		}
 		if w.job == nil && (w.sampleIn <= 0 || w.sampleIn > degradedFor) {
 			t.Errorf("%v after a regular sample: the next one in %v\n%s", off, w.sampleIn, w.out.String())
+		}
+	}
+}
+
+// A VM moves when it has been degraded for degraded_for, also if that is much shorter than the time between samples.
+func TestAVMMovesWhenItIsDue(t *testing.T) {
+	const every, degradedFor = 8 * time.Second, 500 * time.Millisecond
+	for off := -every / 8; off <= every/8; off += 110 * time.Millisecond {
+		w := newWorld(t)
+		var err error
+		if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
+			t.Fatal(err)
+		}
+		if w.policy, err = policy.Parse(strings.NewReader("balance: {degraded_for: 500ms, guests: {a: auto}}")); err != nil {
+			t.Fatal(err)
+		}
+		w.c = control.New(control.Options{Policy: w.policy, Sample: every, Observe: time.Hour, Plan: every,
+			SaveAlarms: every})
+		w.step(control.Start{})
+		a := w.add("a", 2, topology.GiB, 0, 1)
+		for range 2 {
+			w.now = w.now.Add(every)
+			w.turn()
+		}
+		a.cpu, a.far = 1, true // it may have begun in the midst of the window
+		w.now = w.now.Add(every + off)
+		w.turn()
+		samples, found := 0, w.now
+		for w.job == nil && w.sampleIn > 0 {
+			samples++
+			w.now = w.now.Add(w.sampleIn)
+			w.turn()
+		}
+		late := w.now.Sub(found) - degradedFor/2 // it counts as degraded for half of it by now
+		if w.job == nil || samples > 1 || late > 100*time.Millisecond {
+			t.Errorf("%v from a regular sample: %d more samples, moves %v, %v late\n%s", off, samples, w.job != nil, late,
+				w.out.String())
 		}
 	}
 }

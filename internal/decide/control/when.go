@@ -27,10 +27,10 @@ type when struct {
 }
 
 // moment returns the time of the event, rounded to a tenth of the time between
-// samples. A turn begins some milliseconds before or after a multiple of that
+// samples, and to a tenth of a second at most. A turn begins some milliseconds before or after a multiple of that
 // time; without rounding, decisions due at the multiple could wait for the next.
 func (c *Controller) moment() time.Time {
-	return c.when.ticked.Add(c.turn.now.Sub(c.when.ticked).Round(c.options.Sample / 10))
+	return c.when.ticked.Add(c.turn.now.Sub(c.when.ticked).Round(min(c.options.Sample, time.Second) / 10))
 }
 
 // degradedFor is how long a guest must have been degraded before it moves.
@@ -228,7 +228,7 @@ func (c *Controller) plan() {
 // request is what a plan is made of.
 func (c *Controller) request(h *inventory.Host) balance.Request {
 	last := &c.when.plan
-	past := balance.Past{Moves: c.cooldown.moves, Degraded: last.Degraded, Waiting: last.Waiting, Over: c.overFor()}
+	past := balance.Past{Moves: c.cooldown.moves, Degraded: last.Degraded, Waiting: last.Waiting, Worked: c.worked()}
 	return balance.Request{Host: h, Policy: c.rules.policy, Past: past, Now: c.moment()}
 }
 
@@ -236,25 +236,25 @@ func (c *Controller) request(h *inventory.Host) balance.Request {
 // busy may have begun in the midst of it, so that its demand is greater than the sample shows.
 const whole = 0.8
 
-// overFor returns for how long, at least, the latest sample shows guests over a threshold. A sample
+// worked returns for how long, at least, the latest sample shows guests at work. A sample
 // is a mean over its window: a guest that was idle until it began to use all its vCPUs used as much of their time
-// as one that used this share throughout. So it has been busy for that share of the window. A plan
+// as one that used this share throughout. So it has worked for that share of the window. A plan
 // waits for one more sample if the guest may have begun in the midst of the window.
-func (c *Controller) overFor() map[string]time.Duration {
-	s, b := &c.host.sample, c.rules.policy.Balance
-	all, over := balance.OverThreshold(s.Guests, b), map[string]time.Duration{}
+func (c *Controller) worked() map[string]time.Duration {
+	s, b, worked := &c.host.sample, c.rules.policy.Balance, map[string]time.Duration{}
 	for i := range s.Guests {
+		demand := s.Guests[i].Load.Demand()
 		g, ok := c.host.inventory.Guest(s.Guests[i].Name)
-		if !ok || !all[g.Name] || g.Config.VCPUs == 0 {
+		if !ok || demand < b.MinCPUDemand || g.Config.VCPUs == 0 {
 			continue
 		}
-		share := min(1, s.Guests[i].Load.Demand()/float64(g.Config.VCPUs))
-		over[g.Name] = time.Duration(share * float64(s.Window))
+		share := min(1, demand/float64(g.Config.VCPUs))
+		worked[g.Name] = time.Duration(share * float64(s.Window))
 		if share < whole {
-			over[g.Name] = min(over[g.Name], time.Duration(b.DegradedFor)/2)
+			worked[g.Name] = min(worked[g.Name], time.Duration(b.DegradedFor)/2)
 		}
 	}
-	return over
+	return worked
 }
 
 // divide separates the moves that are only advised from those that are made. It

@@ -148,7 +148,7 @@ func TestPlan_MadeWhenAGuestBecomesDegraded(t *testing.T) {
 // moved one after the other, the second would wait until the first is done.
 func TestPlan_WaitsForAGuestDueAtTheNextSample(t *testing.T) {
 	p := auto("a", "b")
-	p.Balance.DegradedFor = policy.Duration(time.Second)
+	p.Balance.DegradedFor = policy.Duration(2 * time.Second)
 	within(t, square, p, func(t *testing.T, w *world) {
 		t.Helper()
 		w.misplaced("a", 2, 64*mib, "3", "0-1")
@@ -165,7 +165,7 @@ func TestPlan_WaitsForAGuestDueAtTheNextSample(t *testing.T) {
 		synctest.Wait()
 		began := w.entries(journal.MoveBegan)
 		if len(began) != 1 || len(began[0].Guests) != 2 {
-			t.Fatalf("a is degraded from 21s on and b from 22s on, both with 1s of degraded_for; began %+v", began)
+			t.Fatalf("a is degraded from 20s on and b from 21s on, both with 2s of degraded_for; began %+v", began)
 		}
 		if waited := began[0].At.Sub(w.entries(journal.Started)[0].At); waited > 24*time.Second {
 			t.Errorf("the move began %v after the start", waited)

@@ -185,7 +185,7 @@ func TestPause_BeforeAMoveBegins(t *testing.T) {
 		w.misplaced("a", 2, gib, "3", "0-1")
 		w.start()
 		defer w.end()
-		time.Sleep(10500 * time.Millisecond) // it is planned at 11 s
+		time.Sleep(9500 * time.Millisecond) // it is planned at 10 s
 		synctest.Wait()
 		w.Inject(fake.Fault{Before: fake.NthOf("StoredBinding", 1, func() error {
 			go func() { _ = w.d.Pause(t.Context(), time.Minute, "now") }()
