@@ -255,12 +255,12 @@ for tty in $ttys; do printf '%s\n' "$2" > "$tty" || exit; shift 2; done`
 // Worked returns a guest's reports about its work up to now. It reads a file
 // outside the lab, so that the call costs the lab nothing.
 func (h *Host) Worked(name string) ([]Work, error) {
-	text, err := h.console(name)
+	text, err := h.GuestConsole(name)
 	return parseWork(text), err
 }
 
-// console returns the output so far of a guest that has answered AwaitGuest.
-func (h *Host) console(name string) ([]byte, error) {
+// GuestConsole returns the output so far of a guest that has answered AwaitGuest.
+func (h *Host) GuestConsole(name string) ([]byte, error) {
 	logs, err := filepath.Glob(h.share("files", "console-"+name+"-*"))
 	if err != nil || len(logs) != 1 {
 		return nil, fmt.Errorf("VM %s has %d consoles: %w", name, len(logs),

@@ -93,6 +93,6 @@ func (h *Host) TypeAll(ctx context.Context, names []string, line string) error {
 // Said returns the output so far of a guest that has answered AwaitGuest. It reads a file outside the
 // lab, so that the call costs the lab nothing.
 func (h *Host) Said(name string) (string, error) {
-	text, err := h.console(name)
+	text, err := h.GuestConsole(name)
 	return string(text), err
 }

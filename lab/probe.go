@@ -38,7 +38,7 @@ func (h *Host) StopProbe(ctx context.Context, name string) error {
 // Probed returns the results that a guest has reported so far. It reads a file
 // outside the lab, so that the call costs the lab nothing.
 func (h *Host) Probed(name string) ([]Probe, error) {
-	text, err := h.console(name)
+	text, err := h.GuestConsole(name)
 	return parseProbes(text), err
 }
 

@@ -70,10 +70,43 @@ func (s *session) measure(ctx context.Context, shape lab.Shape, run *Run) (err e
 	}
 	for _, step := range []func(context.Context, *Run) error{s.start, s.begin, s.work, s.end} {
 		if err := step(ctx, run); err != nil {
+			if !errors.Is(ctx.Err(), context.Canceled) { // else the user waits for the end
+				run.Notes = s.afterFailure(ctx)
+			}
 			return err
 		}
 	}
 	return nil
+}
+
+// Of a failed run: how long the manager may take to print its notes, and how much of each console they have.
+const (
+	notesTime   = 30 * time.Second
+	consoleTail = 2000 // bytes
+)
+
+// afterFailure collects what may explain a failure, as far as the lab still answers: the manager's output, and the last
+// output of the lab's kernel and of each guest.
+func (s *session) afterFailure(ctx context.Context) string {
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), notesTime)
+	defer cancel()
+	notes, err := s.sh(limited, s.manager.after, s.layout.names()...)
+	if err != nil {
+		notes = err.Error() + "\n"
+	}
+	tail := func(of string, console []byte, err error) {
+		if err != nil {
+			console = []byte(err.Error())
+		}
+		notes += fmt.Sprintf("console of %s:\n%s\n", of, console[max(0, len(console)-consoleTail):])
+	}
+	console, err := s.host.Console()
+	tail("the lab", console, err)
+	for _, name := range s.layout.names() {
+		console, err := s.host.GuestConsole(name)
+		tail("VM "+name, console, err)
+	}
+	return notes
 }
 
 // start brings those guests up that are there at the beginning, until all have
