@@ -22,7 +22,9 @@ import (
 // pullEvery is the time between two readings of where the memory is. The kernel brings memory where copying
 // is slow, and there the readings are slow, too: in the lab one a second took a tenth of the daemon's CPU
 // time until VMs had settled.
-const pullEvery = 2 * time.Second
+// It is read more often when only the last pages are elsewhere: kernel balancing costs all VMs of the host hinting
+// faults as long as it is on.
+const pullEvery, tailEvery = 2 * time.Second, time.Second
 
 // pulling is what Request.Pull needs to know of the move.
 type pulling struct {
@@ -287,7 +289,11 @@ type watched struct {
 func (m *mover) watchPull(ctx context.Context, x apply.Executor, p *pull) error {
 	var state order.Pulling
 	for {
-		if err := sleep(ctx, pullEvery); err != nil {
+		every := pullEvery
+		if order.Cold(p.remains()) {
+			every = tailEvery
+		}
+		if err := sleep(ctx, every); err != nil {
 			return err
 		}
 		// A guest that has ended, or whose memory cannot be read, delays no other one.

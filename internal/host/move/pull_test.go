@@ -31,7 +31,8 @@ type pulling struct {
 	each     topology.Bytes
 	most     topology.Bytes // brings no more than that; 0: all
 	pulled   topology.Bytes
-	read     int // times that mappings of a guest were read
+	last     time.Time // when it brought something last
+	read     int       // times that mappings of a guest were read
 }
 
 func (p *pulling) Ranges(ctx context.Context, pid int) ([]inventory.MemoryRange, error) {
@@ -41,7 +42,9 @@ func (p *pulling) Ranges(ctx context.Context, pid int) ([]inventory.MemoryRange,
 
 func (p *pulling) Memory(g inventory.Guest) (topology.MemoryByNode, string, error) {
 	if p.settings.Values[plan.NUMABalancingPath] == "1" && (p.most == 0 || p.pulled < p.most) {
-		p.pulled += p.host.Pull(p.each)
+		if brought := p.host.Pull(p.each); brought > 0 {
+			p.pulled, p.last = p.pulled+brought, time.Now()
+		}
 	}
 	return p.Kernel.Memory(g)
 }
@@ -86,6 +89,29 @@ func pulledMove(
 	change(&w, &r)
 	moved, err = w.Joined.Move(context.Background(), r)
 	return w, p, b, moved, err
+}
+
+// Kernel balancing costs VMs hinting faults as long as it is on. It is restored soon after it brings no more of the last
+// pages.
+func TestMove_ThePullEndsSoonAfterTheLastPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p, b, _, err := pulledMove(t, 96*mib, func(w *world, r *move.Request) {
+			w.Joined.Sources.Kernel.(*pulling).most = 2*gib - 300*mib //nolint:forcetypeassert // it is one
+			r.Later = true
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range b.Recorded {
+			if e.Setting != nil && e.Takes() && e.Setting.Value == "0" {
+				if after := e.At.Sub(p.last); after > 4*time.Second {
+					t.Errorf("kernel balancing is restored %v after it brought something last", after)
+				}
+				return
+			}
+		}
+		t.Errorf("kernel balancing is not restored: %s", settingsOf(b))
+	})
 }
 
 // settingsOf lists the changes of settings in a journal: "0>1" and so on.
