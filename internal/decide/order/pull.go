@@ -221,7 +221,7 @@ const (
 	// The rate is measured in this time: faults come in bursts, one for each scan of
 	// the memory, which the kernel begins once a second of the vCPUs' time at most.
 	pullWindow = 5 * time.Second
-	// Of a tail (see Cold), a shorter time shows that it is not in use: vCPUs that used it would have touched some.
+	// Of the last pages, a shorter time shows that it is not in use: vCPUs that used it would have touched some.
 	tailWindow = 3 * time.Second
 	pullDone   = 1.0 / 50 // the share that remains: not touched, or in use
 	pullEbbs   = 0.25     // of the highest rate: what is left is hardly used
@@ -233,11 +233,11 @@ const (
 // is left of all, and our own copy has this rate in bytes a second; 0: not known. As
 // long as much is left, the kernel must not be much slower than our own copy; one that was
 // faster before gets a window more to show whether it ebbs. Of
-// the last pages (see Cold) our own copy would move few with each call, so the
-// kernel goes on as long as it needs no more than half a minute for them.
+// the last pages (see LastPages) our own copy would move few with each call, so the
+// kernel goes on as long as it needs no more than half a minute for them, or is faster.
 func (p *Pulling) Continue(at time.Duration, left, all, own topology.Bytes) bool {
 	window := pullWindow
-	if Cold(left, all) {
+	if LastPages(left, all) {
 		window = tailWindow
 	}
 	p.window = append(p.window, pulled{at, left})
@@ -254,9 +254,10 @@ func (p *Pulling) Continue(at time.Duration, left, all, own topology.Bytes) bool
 	rate := (float64(first.left) - float64(left)) / (at - first.at).Seconds()
 	p.best, p.slower = max(p.best, rate), false
 	slower := pullSlower * float64(own)
-	if Cold(left, all) {
-		p.ebbed = rate < float64(left)/pullTail.Seconds() && p.best > slower
-		return rate >= float64(left)/pullTail.Seconds()
+	if LastPages(left, all) {
+		goesOn := rate >= float64(left)/pullTail.Seconds() || own > 0 && rate > slower
+		p.ebbed = !goesOn && p.best > slower
+		return goesOn
 	}
 	switch {
 	case rate <= pullEbbs*p.best:
@@ -282,6 +283,13 @@ func (p *Pulling) Slower() bool { return p.slower }
 // not use what is left: to copy it takes time from them, perhaps for nothing. Once they use it, the kernel brings
 // it if its balancing is still on.
 func (p *Pulling) Ebbed() bool { return p.ebbed }
+
+// lastPart is the share of the memory to be brought that counts as the last pages: up to a fifth of a VM's memory is
+// not in use (see Cold), and half as much may be in use.
+const lastPart = 0.3
+
+// LastPages reports whether what is left of all memory to be brought is little, and perhaps not in use.
+func LastPages(left, all topology.Bytes) bool { return float64(left) <= lastPart*float64(all) }
 
 // coldPart is the share of a VM's memory that may wait for a quiet time. The system in a
 // VM of 350 MiB has some 40 MiB that its program does not use.

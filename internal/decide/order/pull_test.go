@@ -167,6 +167,18 @@ func TestPays(t *testing.T) {
 	}
 }
 
+// The rate of our own copy was measured before the VMs worked. When little more than what is not in use is left, the
+// kernel goes on: to measure again takes longer than that. Readings of a run in the lab.
+func TestPulling_TheLastPagesNeedNoRateOfOurOwn(t *testing.T) {
+	var p Pulling
+	for _, r := range []struct{ at, left float64 }{{2.7, 805}, {5, 632}, {7, 458}, {9, 294}, {10, 227}} {
+		at := time.Duration(r.at * float64(time.Second))
+		if !p.Continue(at, topology.Bytes(r.left)*topology.MiB, 1035*topology.MiB, 219*topology.MiB) {
+			t.Errorf("ended after %v; slower than our copy: %v", at, p.Slower())
+		}
+	}
+}
+
 func TestPulling_Continue(t *testing.T) {
 	const all = 1000 * topology.MiB
 	for name, c := range map[string]struct {
@@ -179,7 +191,7 @@ func TestPulling_Continue(t *testing.T) {
 		"no faults":             {func(float64) topology.Bytes { return 0 }, 0, 5, false},
 		"it ebbs":               {func(s float64) topology.Bytes { return topology.Bytes(max(5, 100-20*s)) }, 0, 8, true},
 		"slower than our copy":  {func(float64) topology.Bytes { return 20 }, 50 * topology.MiB, 5, false},
-		"slow, but all we know": {func(float64) topology.Bytes { return 2 }, 0, 400, true},
+		"slow, but all we know": {func(float64) topology.Bytes { return 2 }, 0, 350, true},
 		"a part is not used": {func(s float64) topology.Bytes {
 			if s > 4 {
 				return 0

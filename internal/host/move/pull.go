@@ -290,7 +290,7 @@ func (m *mover) watchPull(ctx context.Context, x apply.Executor, p *pull) error 
 	var state order.Pulling
 	for {
 		every := pullEvery
-		if order.Cold(p.remains()) {
+		if order.LastPages(p.remains()) {
 			every = tailEvery
 		}
 		if err := sleep(ctx, every); err != nil {
