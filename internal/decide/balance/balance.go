@@ -33,6 +33,9 @@ type Past struct {
 	// Worked is for how long, at least, guests have used as much CPU time as now, as far as one sample shows. A
 	// guest that was not degraded at the last plan has been for so long, if it is now.
 	Worked map[string]time.Duration
+	// Unmeasured are guests whose load will be known at the next plan. Until then they count with all their vCPUs, and
+	// are not degraded for that.
+	Unmeasured map[string]bool
 }
 
 // Moved is a completed move of one guest.

@@ -18,7 +18,7 @@ func (m *model) markDegraded(r Request) (degraded, waiting []plan.Degraded) {
 	for i := range m.guests {
 		g := &m.guests[i]
 		g.initialCost = m.ownCost(g)
-		if g.demand < m.policy.Balance.MinCPUDemand {
+		if g.demand < m.policy.Balance.MinCPUDemand || r.Past.Unmeasured[g.name()] {
 			continue
 		}
 		at, known := since[g.name()]

@@ -30,6 +30,7 @@ const (
 type host struct {
 	inventory inventory.Host // as last observed, updated with figures of the latest sample
 	sample    inventory.Sample
+	fresh     map[string]bool // guests that the latest sample has for the first time, without a load
 	knowledge knowledge
 	reading   reading
 	last      time.Time          // when an observation last ended; zero: never, or the first failed
@@ -42,6 +43,7 @@ type host struct {
 
 // absorb stores a sample and updates the inventory with its figures.
 func (h *host) absorb(s inventory.Sample) {
+	h.fresh = fresh(h.sample.Guests, s.Guests)
 	h.sample = s
 	seen := make(map[string]*inventory.GuestSample, len(s.Guests))
 	for i := range s.Guests {
@@ -69,6 +71,21 @@ func (h *host) absorb(s inventory.Sample) {
 			}
 		}
 	}
+}
+
+// fresh returns the guests that are in a sample for the first time. A load is measured between two samples, so theirs
+// is not known yet. One that cannot be measured at all is fresh only once.
+func fresh(before, now []inventory.GuestSample) map[string]bool {
+	pids, names := map[string]int{}, map[string]bool{}
+	for i := range before {
+		pids[before[i].Name] = before[i].PID
+	}
+	for i := range now {
+		if pid, was := pids[now[i].Name]; now[i].Load.Window == 0 && (!was || pid != now[i].PID) {
+			names[now[i].Name] = true
+		}
+	}
+	return names
 }
 
 // known returns the host as last observed, with the memory of the latest sample, if that is its present state as far

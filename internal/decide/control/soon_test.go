@@ -139,6 +139,39 @@ func TestAVMThatIsAlmostDueIsSampledSoon(t *testing.T) {
 	}
 }
 
+// A VM counts with all its vCPUs until its load has been measured. It is not degraded for that, and its load is
+// measured soon.
+func TestAVMIsNotDegradedBeforeItIsMeasured(t *testing.T) {
+	const every = 8 * time.Second
+	w := newWorld(t)
+	var err error
+	if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
+		t.Fatal(err)
+	}
+	if w.policy, err = policy.Parse(strings.NewReader("balance: {degraded_for: 500ms, guests: {a: auto}}")); err != nil {
+		t.Fatal(err)
+	}
+	w.c = control.New(control.Options{Policy: w.policy, Sample: every, Observe: time.Hour, Plan: every,
+		SaveAlarms: every})
+	w.step(control.Start{})
+	w.now = w.now.Add(every)
+	w.turn()
+	a := w.add("a", 2, topology.GiB, 0, 1)
+	a.unmeasured = true
+	w.step(w.observed())
+	w.now = w.now.Add(every)
+	w.turn()
+	if w.sampleIn <= 0 || w.sampleIn > time.Second {
+		t.Errorf("its load is not known: the next sample in %v", w.sampleIn)
+	}
+	a.unmeasured, a.cpu, a.far = false, 0.2, true
+	w.now = w.now.Add(time.Second)
+	w.turn()
+	if w.job != nil {
+		t.Errorf("it moves, although it has hardly worked yet\n%s", w.out.String())
+	}
+}
+
 // A VM moves when it has been degraded for degraded_for, also if that is much shorter than the time between samples.
 func TestAVMMovesWhenItIsDue(t *testing.T) {
 	const every, degradedFor = 8 * time.Second, 500 * time.Millisecond

@@ -116,8 +116,8 @@ func (c *Controller) othersBegan() bool {
 const atOnce = time.Millisecond
 
 // soon returns the time until a decision needs a sample before the regular one: a
-// degraded guest reaches degraded_for, or loads have been measured for long enough
-// after a job. 0: the regular sample comes first.
+// degraded guest reaches degraded_for, loads have been measured for long enough
+// after a job, or the load of a guest can be measured for the first time. 0: the regular sample comes first.
 func (c *Controller) soon() time.Duration {
 	if c.State() != Idle {
 		return 0
@@ -135,6 +135,9 @@ func (c *Controller) soon() time.Duration {
 		due(g.Since.Add(c.degradedFor()))
 	}
 	due(c.loads.settled.Add(least))
+	if len(c.host.fresh) > 0 {
+		due(moment.Add(least))
+	}
 	if c.awaitsRound() {
 		due(c.roundAt())
 		due(c.steadyAt())
@@ -228,7 +231,8 @@ func (c *Controller) plan() {
 // request is what a plan is made of.
 func (c *Controller) request(h *inventory.Host) balance.Request {
 	last := &c.when.plan
-	past := balance.Past{Moves: c.cooldown.moves, Degraded: last.Degraded, Waiting: last.Waiting, Worked: c.worked()}
+	past := balance.Past{Moves: c.cooldown.moves, Degraded: last.Degraded, Waiting: last.Waiting, Worked: c.worked(),
+		Unmeasured: c.host.fresh}
 	return balance.Request{Host: h, Policy: c.rules.policy, Past: past, Now: c.moment()}
 }
 

@@ -24,8 +24,9 @@ import (
 // vm is a guest of a transcript.
 type vm struct {
 	inventory.Guest
-	cpu, wait float64 // CPUs that it uses and waits for
-	near, far bool    // its accesses are measured, and all are local, or remote
+	cpu, wait  float64 // CPUs that it uses and waits for
+	near, far  bool    // its accesses are measured, and all are local, or remote
+	unmeasured bool    // its first sample: only the second one has a load
 }
 
 // world is what a controller sees of its host in a transcript, and what it
@@ -266,6 +267,9 @@ func (w *world) sample(g *vm, window time.Duration, used map[topology.NodeID]flo
 	s := inventory.GuestSample{
 		Name: g.Name, PID: g.PID, Load: inventory.GuestLoad{Window: window, CPU: g.cpu, Wait: g.wait},
 		MemoryByNode: maps.Clone(g.Seen.MemoryByNode), CPUByNode: map[topology.NodeID]float64{},
+	}
+	if g.unmeasured {
+		s.Load = inventory.GuestLoad{}
 	}
 	if g.near || g.far {
 		s.Load.Remote = &inventory.Remote{Source: inventory.AccessCounter}
