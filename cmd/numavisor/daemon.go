@@ -173,12 +173,14 @@ func obeyChanges(ctx context.Context, d *daemon.Daemon, on *hostFlags, service s
 // policyTime limits rereading the policy: a FIFO may have lost its writer.
 const policyTime = 10 * time.Second
 
-// frugal limits the daemon to two CPUs: on a large host Go would let every idle CPU mark
-// the heap. It also tunes the collection of garbage, see collectLater. The variables GOGC
-// and GOMAXPROCS have priority.
+// frugal lets Go code run on one CPU at a time: with more, Go wakes a thread for each goroutine that becomes
+// runnable, and lets every idle CPU mark the heap. With two CPUs the daemon used 18 % more CPU time on an idle host,
+// and about a third more in the lab (docs/benchmarks.md, docs/benchmarks/2026-11.md). System calls, such as those that
+// copy memory, still run in parallel.
+// It also tunes the collection of garbage, see collectLater. The variables GOGC and GOMAXPROCS have priority.
 func frugal() {
 	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(min(2, runtime.GOMAXPROCS(0)))
+		runtime.GOMAXPROCS(1)
 	}
 	if os.Getenv("GOGC") == "" {
 		collectLater(&collection{})
