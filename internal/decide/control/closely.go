@@ -6,6 +6,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/inventory"
+	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 )
 
@@ -48,6 +49,7 @@ func (c *Controller) readClosely() {
 
 // movesSoon returns the guests that a plan would move if the guests that reach degraded_for before the next sample had
 // reached it, and these guests: with the loads of the next sample, it may move them, too. None if it moves none.
+// A guest whose load is not known yet may have worked for long, so it counts as one of them.
 func (c *Controller) movesSoon() (names []string) {
 	degradedFor, moment := c.degradedFor(), c.moment()
 	degraded := slices.Clone(c.when.plan.Degraded)
@@ -58,12 +60,17 @@ func (c *Controller) movesSoon() (names []string) {
 			d.Since, soon = moment.Add(-degradedFor), append(soon, d.Guest)
 		}
 	}
+	for name := range c.host.fresh {
+		degraded = append(degraded, plan.Degraded{Guest: name, Since: moment.Add(-degradedFor)})
+		soon = append(soon, name)
+	}
 	if len(soon) == 0 {
 		return nil
 	}
+	slices.Sort(soon)
 	h, _ := c.Inventory(c.turn.now)
 	r := c.request(&h)
-	r.Past.Degraded = degraded
+	r.Past.Degraded, r.Past.Unmeasured = degraded, nil
 	p, err := balance.Plan(r)
 	if err != nil {
 		return nil // the plan itself will show why

@@ -140,7 +140,7 @@ func TestAVMThatIsAlmostDueIsSampledSoon(t *testing.T) {
 }
 
 // A VM counts with all its vCPUs until its load has been measured. It is not degraded for that, and its load is
-// measured soon.
+// measured soon. Its mappings are read meanwhile, in case it works.
 func TestAVMIsNotDegradedBeforeItIsMeasured(t *testing.T) {
 	const every = 8 * time.Second
 	w := newWorld(t)
@@ -163,6 +163,9 @@ func TestAVMIsNotDegradedBeforeItIsMeasured(t *testing.T) {
 	w.turn()
 	if w.sampleIn <= 0 || w.sampleIn > time.Second {
 		t.Errorf("its load is not known: the next sample in %v", w.sampleIn)
+	}
+	if !strings.Contains(w.out.String(), "read     a closely") {
+		t.Errorf("its mappings are not read\n%s", w.out.String())
 	}
 	a.unmeasured, a.cpu, a.far = false, 0.2, true
 	w.now = w.now.Add(time.Second)
