@@ -49,7 +49,8 @@ func (c *Controller) readClosely() {
 
 // movesSoon returns the guests that a plan would move if the guests that reach degraded_for before the next sample had
 // reached it, and these guests: with the loads of the next sample, it may move them, too. None if it moves none.
-// A guest whose load is not known yet may have worked for long, so it counts as one of them.
+// A guest whose load is not known yet may have worked for long: it counts as one of them if degraded_for is that
+// short.
 func (c *Controller) movesSoon() (names []string) {
 	degradedFor, moment := c.degradedFor(), c.moment()
 	degraded := slices.Clone(c.when.plan.Degraded)
@@ -60,9 +61,11 @@ func (c *Controller) movesSoon() (names []string) {
 			d.Since, soon = moment.Add(-degradedFor), append(soon, d.Guest)
 		}
 	}
-	for name := range c.host.fresh {
-		degraded = append(degraded, plan.Degraded{Guest: name, Since: moment.Add(-degradedFor)})
-		soon = append(soon, name)
+	if degradedFor <= c.options.Sample {
+		for name := range c.host.fresh {
+			degraded = append(degraded, plan.Degraded{Guest: name, Since: moment.Add(-degradedFor)})
+			soon = append(soon, name)
+		}
 	}
 	if len(soon) == 0 {
 		return nil

@@ -275,10 +275,11 @@ const (
 
 // pullAhead enables kernel balancing for the moves that the next plan is likely to make: those of guests that have
 // been degraded by remote accesses for almost degraded_for, and whose memory is spread over nodes. Most of it must be
-// copied wherever they go. Until the plan, the kernel brings it to where the vCPUs run.
+// copied wherever they go. Until the plan, the kernel brings it to where the vCPUs run. A guest whose load is not known
+// yet may have worked for long, if degraded_for is short; if it is idle, the kernel brings nothing.
 func (c *Controller) pullAhead() {
 	o := &c.competition
-	if len(c.when.plan.Degraded) == 0 || c.turn.now.Sub(o.ahead) < aheadRests || c.State() != Idle ||
+	if len(c.when.plan.Degraded)+len(c.host.fresh) == 0 || c.turn.now.Sub(o.ahead) < aheadRests || c.State() != Idle ||
 		o.changing != nil || len(o.wanted) > 0 || o.balancing != "" ||
 		c.rules.policy.Balance.Mode != policy.ModeAuto {
 		return
@@ -308,6 +309,10 @@ func (c *Controller) pullAhead() {
 // soonPulled reports whether guests that the kernel can serve may move soon, and kernel balancing exposes no other.
 func (c *Controller) soonPulled(h *inventory.Host) bool {
 	degradedFor, soon := c.degradedFor(), false
+	for name := range c.host.fresh {
+		g, ok := h.Guest(name)
+		soon = soon || degradedFor <= leads && ok && g.State == "running" && c.spread(g)
+	}
 	for _, d := range c.when.plan.Degraded {
 		if g, ok := h.Guest(d.Guest); !ok || !slices.Contains(d.Reasons, plan.RemoteAccess) || !c.spread(g) {
 			return false

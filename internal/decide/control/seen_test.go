@@ -8,23 +8,14 @@ import (
 	"github.com/numavisor/numavisor/internal/decide/control"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
-	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // movedWorld has a VM that moves, one second after its job has begun.
 func movedWorld(t *testing.T) *world {
 	t.Helper()
-	w := newWorld(t)
-	var err error
-	if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
-		t.Fatal(err)
-	}
-	if w.policy, err = policy.Parse(strings.NewReader("balance: {degraded_for: 2s, guests: {a: auto}}")); err != nil {
-		t.Fatal(err)
-	}
-	w.c = control.New(control.Options{Policy: w.policy, Sample: time.Second, Observe: time.Hour, Plan: time.Second,
-		SaveAlarms: time.Hour})
+	w := worldOf(t, squareHost, "balance: {degraded_for: 2s, guests: {a: auto}}",
+		control.Options{Sample: time.Second, Observe: time.Hour, Plan: time.Second})
 	w.step(control.Start{})
 	w.add("a", 2, topology.GiB, 0, 1).cpu = 2
 	for range 10 {
@@ -94,16 +85,8 @@ func TestTheEndOfAMoveThatHoldsASettingShowsTheHost(t *testing.T) {
 // A move reads what it needs of the host: the regular observation does not begin with it. It would take time from
 // the VMs, and the move could not use what is known.
 func TestNoObservationBeginsWithAMove(t *testing.T) {
-	w := newWorld(t)
-	var err error
-	if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
-		t.Fatal(err)
-	}
-	if w.policy, err = policy.Parse(strings.NewReader("balance: {degraded_for: 6s, guests: {a: auto}}")); err != nil {
-		t.Fatal(err)
-	}
-	w.c = control.New(control.Options{Policy: w.policy, Sample: time.Second, Observe: 6 * time.Second,
-		Plan: time.Second, SaveAlarms: time.Hour})
+	w := worldOf(t, squareHost, "balance: {degraded_for: 6s, guests: {a: auto}}",
+		control.Options{Sample: time.Second, Observe: 6 * time.Second, Plan: time.Second})
 	w.step(control.Start{})
 	w.add("a", 2, topology.GiB, 0, 1).cpu = 2
 	for range 20 {

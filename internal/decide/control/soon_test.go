@@ -6,24 +6,15 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/control"
-	"github.com/numavisor/numavisor/internal/policy"
 	"github.com/numavisor/numavisor/internal/topology"
 )
 
 // A decision waits neither for a regular sample nor for loads from before the
 // last move.
 func TestDecisionsDoNotWaitForRegularSamples(t *testing.T) {
-	w := newWorld(t)
-	var err error
-	if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
-		t.Fatal(err)
-	}
-	if w.policy, err = policy.Parse(strings.NewReader("balance: {degraded_for: 2s, guests: {a: auto, b: auto}}")); err != nil {
-		t.Fatal(err)
-	}
 	const every = 8 * time.Second
-	w.c = control.New(control.Options{Policy: w.policy, Sample: every, Observe: time.Hour, Plan: every,
-		SaveAlarms: every})
+	w := worldOf(t, squareHost, "balance: {degraded_for: 2s, guests: {a: auto, b: auto}}",
+		control.Options{Sample: every, Observe: time.Hour, Plan: every})
 	w.step(control.Start{})
 	for name, runs := range map[string]topology.NodeID{"a": 1, "b": 2} {
 		w.add(name, 2, topology.GiB, 0, runs)
@@ -82,17 +73,8 @@ func degradedForBeginsBeforeTheSample(t *testing.T, far bool) {
 		"busy for a tenth":                {"2s", 0.2, 1200 * time.Millisecond},
 		"busy throughout, but not enough": {"10s", 2, 2 * time.Second},
 	} {
-		w := newWorld(t)
-		var err error
-		if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
-			t.Fatal(err)
-		}
 		text := "balance: {degraded_for: " + c.degradedFor + ", guests: {a: auto}}"
-		if w.policy, err = policy.Parse(strings.NewReader(text)); err != nil {
-			t.Fatal(err)
-		}
-		w.c = control.New(control.Options{Policy: w.policy, Sample: every, Observe: time.Hour, Plan: every,
-			SaveAlarms: every})
+		w := worldOf(t, squareHost, text, control.Options{Sample: every, Observe: time.Hour, Plan: every})
 		w.step(control.Start{})
 		a := w.add("a", 2, topology.GiB, 0, 1)
 		for range 2 {
@@ -114,16 +96,8 @@ func degradedForBeginsBeforeTheSample(t *testing.T, far bool) {
 func TestAVMThatIsAlmostDueIsSampledSoon(t *testing.T) {
 	const every, degradedFor = 4 * time.Second, 500 * time.Millisecond
 	for off := time.Duration(0); off < every/10; off += 30 * time.Millisecond {
-		w := newWorld(t)
-		var err error
-		if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
-			t.Fatal(err)
-		}
-		if w.policy, err = policy.Parse(strings.NewReader("balance: {degraded_for: 500ms, guests: {a: auto}}")); err != nil {
-			t.Fatal(err)
-		}
-		w.c = control.New(control.Options{Policy: w.policy, Sample: every, Observe: time.Hour, Plan: every,
-			SaveAlarms: every})
+		w := worldOf(t, squareHost, "balance: {degraded_for: 500ms, guests: {a: auto}}",
+			control.Options{Sample: every, Observe: time.Hour, Plan: every})
 		w.step(control.Start{})
 		a := w.add("a", 2, topology.GiB, 0, 1)
 		for _, pass := range []time.Duration{every, every, every + off, 450 * time.Millisecond} {
@@ -143,16 +117,8 @@ func TestAVMThatIsAlmostDueIsSampledSoon(t *testing.T) {
 // measured soon. Its mappings are read meanwhile, in case it works.
 func TestAVMIsNotDegradedBeforeItIsMeasured(t *testing.T) {
 	const every = 8 * time.Second
-	w := newWorld(t)
-	var err error
-	if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
-		t.Fatal(err)
-	}
-	if w.policy, err = policy.Parse(strings.NewReader("balance: {degraded_for: 500ms, guests: {a: auto}}")); err != nil {
-		t.Fatal(err)
-	}
-	w.c = control.New(control.Options{Policy: w.policy, Sample: every, Observe: time.Hour, Plan: every,
-		SaveAlarms: every})
+	w := worldOf(t, squareHost, "balance: {degraded_for: 500ms, guests: {a: auto}}",
+		control.Options{Sample: every, Observe: time.Hour, Plan: every})
 	w.step(control.Start{})
 	w.now = w.now.Add(every)
 	w.turn()
@@ -175,20 +141,49 @@ func TestAVMIsNotDegradedBeforeItIsMeasured(t *testing.T) {
 	}
 }
 
+// Kernel balancing begins to serve VMs whose memory is spread before their load is known, and their mappings are read:
+// they may have worked for long. Neither begins if they cannot move soon. Kernel balancing does not begin for VMs whose
+// memory is on one node: their vCPUs may move there.
+func TestVMsThatMayHaveWorkedForLongArePreparedFor(t *testing.T) {
+	for name, c := range map[string]struct {
+		degradedFor           string
+		spread, serves, reads bool
+	}{
+		"memory on all nodes":                  {"1s", true, true, true},
+		"memory on one node":                   {"1s", false, false, true},
+		"memory on all nodes, and cannot move": {"10s", true, false, false},
+		"memory on one node, and cannot move":  {"10s", false, false, false},
+	} {
+		w := worldOf(t, squareHost, "balance: {degraded_for: "+c.degradedFor+", guests: {a: auto}}",
+			control.Options{Sample: time.Second, Observe: time.Hour, Plan: time.Second})
+		w.kernel.NUMABalancing = "0"
+		w.step(control.Start{NUMABalancing: "0", CopyRate: 100 * topology.MiB})
+		w.now = w.now.Add(time.Second)
+		w.turn()
+		a := w.add("a", 2, topology.GiB, 0, 1)
+		a.unmeasured, a.Config.Source = true, "anonymous"
+		if c.spread {
+			for n := range topology.NodeID(4) {
+				a.Seen.MemoryByNode[n] = topology.GiB / 4
+			}
+		}
+		w.step(w.observed())
+		w.now = w.now.Add(time.Second)
+		w.turn()
+		serves := strings.Contains(w.out.String(), "remedy   write-kernel-setting")
+		reads := strings.Contains(w.out.String(), "read     a closely")
+		if serves != c.serves || reads != c.reads {
+			t.Errorf("%s: the kernel serves it: %v; its mappings are read: %v\n%s", name, serves, reads, w.out.String())
+		}
+	}
+}
+
 // A VM moves when it has been degraded for degraded_for, also if that is much shorter than the time between samples.
 func TestAVMMovesWhenItIsDue(t *testing.T) {
 	const every, degradedFor = 8 * time.Second, 500 * time.Millisecond
 	for off := -every / 8; off <= every/8; off += 110 * time.Millisecond {
-		w := newWorld(t)
-		var err error
-		if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
-			t.Fatal(err)
-		}
-		if w.policy, err = policy.Parse(strings.NewReader("balance: {degraded_for: 500ms, guests: {a: auto}}")); err != nil {
-			t.Fatal(err)
-		}
-		w.c = control.New(control.Options{Policy: w.policy, Sample: every, Observe: time.Hour, Plan: every,
-			SaveAlarms: every})
+		w := worldOf(t, squareHost, "balance: {degraded_for: 500ms, guests: {a: auto}}",
+			control.Options{Sample: every, Observe: time.Hour, Plan: every})
 		w.step(control.Start{})
 		a := w.add("a", 2, topology.GiB, 0, 1)
 		for range 2 {
@@ -219,17 +214,8 @@ func TestABriefLoadDoesNotDelayThePlan(t *testing.T) {
 	for mode, loads := range map[string][]float64{
 		"auto": {0, 0, 0.2, 0, 2}, "advise": {0, 0, 2, 0, 2, 0, 2, 0, 2, 0, 2},
 	} {
-		w := newWorld(t)
-		var err error
-		if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
-			t.Fatal(err)
-		}
 		text := "balance: {degraded_for: 1s, guests: {a: " + mode + "}}"
-		if w.policy, err = policy.Parse(strings.NewReader(text)); err != nil {
-			t.Fatal(err)
-		}
-		w.c = control.New(control.Options{Policy: w.policy, Sample: every, Observe: time.Hour, Plan: plan,
-			SaveAlarms: plan})
+		w := worldOf(t, squareHost, text, control.Options{Sample: every, Observe: time.Hour, Plan: plan})
 		w.step(control.Start{})
 		a := w.add("a", 2, topology.GiB, 0, 1)
 		a.far = true
@@ -253,18 +239,9 @@ func TestABriefLoadDoesNotDelayThePlan(t *testing.T) {
 // A VM that begins to work while another one moves is planned for as soon as loads are known after that move, not
 // with the regular plan.
 func TestAfterAMoveTheNextPlanDoesNotWait(t *testing.T) {
-	w := newWorld(t)
-	var err error
-	if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:16G square distances:10,16,28"); err != nil {
-		t.Fatal(err)
-	}
 	text := "balance: {degraded_for: 1s, guests: {a: auto, b: auto}}"
-	if w.policy, err = policy.Parse(strings.NewReader(text)); err != nil {
-		t.Fatal(err)
-	}
 	const plan = 30 * time.Second
-	w.c = control.New(control.Options{Policy: w.policy, Sample: 2 * time.Second, Observe: time.Hour, Plan: plan,
-		SaveAlarms: plan})
+	w := worldOf(t, squareHost, text, control.Options{Sample: 2 * time.Second, Observe: time.Hour, Plan: plan})
 	w.step(control.Start{})
 	a, b := w.add("a", 2, topology.GiB, 0, 1), w.add("b", 2, topology.GiB, 0, 2)
 	pass := func(d time.Duration) { w.now = w.now.Add(d); w.turn() }
@@ -297,17 +274,9 @@ func TestAfterAMoveTheNextPlanDoesNotWait(t *testing.T) {
 // Moves that wait for another one are planned again, together with a VM that has begun to work meanwhile.
 func TestQueuedMovesArePlannedAgainWithOthers(t *testing.T) {
 	for _, joins := range []bool{false, true} {
-		w := newWorld(t)
-		var err error
-		if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:64G square distances:10,16,28"); err != nil {
-			t.Fatal(err)
-		}
 		text := "balance: {degraded_for: 1s, guests: {a: auto, b: auto, c: auto}}"
-		if w.policy, err = policy.Parse(strings.NewReader(text)); err != nil {
-			t.Fatal(err)
-		}
-		w.c = control.New(control.Options{Policy: w.policy, Sample: time.Second, Observe: time.Hour, Plan: time.Minute,
-			SaveAlarms: time.Minute})
+		w := worldOf(t, "nodes:4 cores:8 memory:64G square distances:10,16,28", text,
+			control.Options{Sample: time.Second, Observe: time.Hour, Plan: time.Minute})
 		w.step(control.Start{CopyRate: topology.GiB})
 		a, b := w.add("a", 4, 16*topology.GiB, 0, 1), w.add("b", 4, 16*topology.GiB, 0, 2)
 		c, full := w.add("c", 2, 4*topology.GiB, 0, 3), w.add("full", 8, topology.GiB, 0, 0)
@@ -347,16 +316,8 @@ func TestAMoveGivesWay(t *testing.T) {
 		"others need more": {0.5, 2, true},
 		"others need less": {2, 1, false},
 	} {
-		w := newWorld(t)
-		var err error
-		if w.topology, err = topology.Synthetic("nodes:4 cores:8 memory:64G square distances:10,16,28"); err != nil {
-			t.Fatal(err)
-		}
-		if w.policy, err = policy.Parse(strings.NewReader("balance: {degraded_for: 3s, guests: {a: auto, b: auto}}")); err != nil {
-			t.Fatal(err)
-		}
-		w.c = control.New(control.Options{Policy: w.policy, Sample: time.Second, Observe: time.Hour, Plan: time.Second,
-			SaveAlarms: time.Minute})
+		w := worldOf(t, "nodes:4 cores:8 memory:64G square distances:10,16,28", "balance: {degraded_for: 3s, guests: {a: auto, b: auto}}",
+			control.Options{Sample: time.Second, Observe: time.Hour, Plan: time.Second})
 		w.step(control.Start{CopyRate: topology.GiB})
 		a, b := w.add("a", 2, 16*topology.GiB, 0, 1), w.add("b", 2, 4*topology.GiB, 0, 3)
 		w.add("full", 8, topology.GiB, 0, 0).cpu = 8

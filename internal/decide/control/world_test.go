@@ -64,6 +64,25 @@ func newWorld(t *testing.T) *world {
 	return &world{t: t, began: noon, now: noon, guests: map[string]*vm{}}
 }
 
+// squareHost is a host of four nodes, two of which are far from each other.
+const squareHost = "nodes:4 cores:8 memory:16G square distances:10,16,28"
+
+// worldOf returns a world with a machine, in the form of topology.Synthetic, and the controller of its host.
+func worldOf(t *testing.T, machine, rules string, o control.Options) *world {
+	t.Helper()
+	w := newWorld(t)
+	var err error
+	if w.topology, err = topology.Synthetic(machine); err != nil {
+		t.Fatal(err)
+	}
+	if w.policy, err = policy.Parse(strings.NewReader(rules)); err != nil {
+		t.Fatal(err)
+	}
+	o.Policy, o.SaveAlarms = w.policy, time.Hour
+	w.c = control.New(o)
+	return w
+}
+
 // print adds a line to the transcript, with the time since it began.
 func (w *world) print(format string, args ...any) {
 	fmt.Fprintf(&w.out, "%-7s "+format+"\n", append([]any{"+" + w.now.Sub(w.began).String()}, args...)...)

@@ -91,13 +91,16 @@ func pulledMove(
 	return w, p, b, moved, err
 }
 
-// Kernel balancing costs VMs hinting faults as long as it is on. It is restored soon after it brings no more of the last
-// pages.
+// Kernel balancing costs VMs hinting faults as long as it is on. It is restored soon after it brings no more of the
+// last pages.
 func TestMove_ThePullEndsSoonAfterTheLastPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p, b, _, err := pulledMove(t, 96*mib, func(w *world, r *move.Request) {
-			w.Joined.Sources.Kernel.(*pulling).most = 2*gib - 300*mib //nolint:forcetypeassert // it is one
-			r.Later = true
+			k, ok := w.Joined.Sources.Kernel.(*pulling)
+			if !ok {
+				t.Fatal("another kernel")
+			}
+			k.most, r.Later = 2*gib-300*mib, true
 		})
 		if err != nil {
 			t.Fatal(err)
