@@ -58,7 +58,8 @@
 #define THREADS 64
 #define PHASES 64
 #define MEMORY (4 << 20) /* bytes of each thread: no cache of the lab holds them */
-#define USED (24 << 20)  /* bytes for each bound thread: together more than the kernel has used until then */
+#define USED (64 << 20)  /* bytes: more than what the kernel has used and freed before a bound run */
+#define APART (8 << 20)  /* bytes between the memory of two bound threads */
 #define SPIN 1e-3        /* seconds */
 #define PARTITION "/sys/fs/cgroup/parked-by-hand/" /* the agent has others */
 #define PROGRAMS "/sys/fs/cgroup/numavisor-programs/" /* the agent moves all programs there */
@@ -287,9 +288,9 @@ static void touch(struct worker *w)
         CPU_ZERO(&own);
         CPU_SET(w->id, &own);
         sched_setaffinity(0, sizeof own, &own); /* of the first thread, also that of the threads that it starts */
-        /* The kernel gives memory first that it has used before, and that the host has placed then: take that away. */
-        char *used = mmap(NULL, USED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-        if (used == MAP_FAILED)
+        /* The kernel first gives memory that it has used before, which the host has placed: the first thread takes it. */
+        size_t before = w->id == 0 ? USED : APART;
+        if (mmap(NULL, before, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0) == MAP_FAILED)
             printf("NO MEMORY\n");
     }
     fill(w);
