@@ -58,7 +58,7 @@ func Plan(r Request) (plan.Plan, error) {
 	r.Host = inOrder(r.Host)
 	p := needed(r, nil)
 	if refused := p.refusedChanges(); p.copied() > 0 && len(refused) > 0 {
-		if q := needed(r, refused); q.copied() < p.copied() && q.round.After < p.round.After-enough {
+		if q := needed(r, refused); q.copied() < p.copied() && !p.repays(q) {
 			p = q
 		}
 	}
@@ -81,6 +81,32 @@ func needed(r Request, excluded []change) *planner {
 
 // copied returns how much memory the plan copies.
 func (p *planner) copied() topology.Bytes { return p.bytes(slices.Concat(p.groups...)) }
+
+// repays reports whether a plan costs less than one that copies less, and saves as much more as its additional copies
+// must save. A plan that leaves more vCPUs without a CPU is no alternative: demand says little about a load that has
+// just begun.
+func (p *planner) repays(less *planner) bool {
+	if less.round.After < p.round.After-enough {
+		return false
+	}
+	var more []change
+	for _, c := range slices.Concat(p.groups...) {
+		here, there := p.model.guests[c.guest].layout(), less.model.guests[c.guest].layout()
+		if here.copied > there.copied {
+			more = append(more, c)
+		}
+	}
+	return less.model.lost().saved(p.model.lost()) >= p.model.leastSaved(more) ||
+		less.model.withoutCPU() > p.model.withoutCPU()+slack
+}
+
+// withoutCPU returns how many vCPUs have no CPU at most.
+func (m *model) withoutCPU() (vcpus float64) {
+	for i := range m.nodes {
+		vcpus += m.nodes[i].withoutCPU(&m.usage[i], m.policy.Count)
+	}
+	return vcpus
+}
 
 // refusedChanges returns the changes that the plan refused, of guests that it does not move: they are not legal or save
 // too little, or the guest has no reason to move. The moves of the plan lead to the best state that includes these

@@ -70,5 +70,6 @@
 // finished after policy.SearchSteps, further descents begin from other states. The search then
 // orders the moves of the best state found so that every intermediate state is legal and none
 // costs more than the initial one. A plan that copies memory and has refused changes on the way to that state is made
-// again without them, and replaced if the second one copies less at a lower cost.
+// again without them. If the second plan copies less, it replaces the first one, unless that saves as much more as its
+// additional copies must save.
 package balance
