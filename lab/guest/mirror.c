@@ -18,7 +18,8 @@
  *                     ->  READY    the threads of such a run exist, and the first one has filled their memory
  *   go                ->  as run: the run that is ready begins
  *   bound LINES REPORTS AT THREADS
- *                     ->  as run, with each thread on the vCPU of its number alone; one run of a boot, without an agent
+ *                     ->  as run, with each thread on the vCPU of its number alone, and its memory in huge pages that the
+ *                         kernel took at boot; one run of a boot, without an agent
  *   stop              ->  the run ends: DONE
  *   anneal SWAPS THREADS
  *                     ->  ANNEAL <ms>
@@ -58,8 +59,6 @@
 #define THREADS 64
 #define PHASES 64
 #define MEMORY (4 << 20) /* bytes of each thread: no cache of the lab holds them */
-#define USED (64 << 20)  /* bytes: more than what the kernel has used and freed before a bound run */
-#define APART (8 << 20)  /* bytes between the memory of two bound threads */
 #define SPIN 1e-3        /* seconds */
 #define PARTITION "/sys/fs/cgroup/parked-by-hand/" /* the agent has others */
 #define PROGRAMS "/sys/fs/cgroup/numavisor-programs/" /* the agent moves all programs there */
@@ -287,11 +286,9 @@ static void touch(struct worker *w)
         cpu_set_t own;
         CPU_ZERO(&own);
         CPU_SET(w->id, &own);
-        sched_setaffinity(0, sizeof own, &own); /* of the first thread, also that of the threads that it starts */
-        /* The kernel first gives memory that it has used before, which the host has placed: the first thread takes it. */
-        size_t before = w->id == 0 ? USED : APART;
-        if (mmap(NULL, before, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0) == MAP_FAILED)
-            printf("NO MEMORY\n");
+        /* Of the first thread, also that of the threads that it starts. */
+        if (sched_setaffinity(0, sizeof own, &own))
+            printf("NOT BOUND %d: %s\n", w->id, strerror(errno));
     }
     fill(w);
     atomic_fetch_add(&n_ready, 1);
@@ -332,7 +329,8 @@ static int worker_ready(int id)
     if (w->memory)
         return 1;
     w->id = id;
-    w->memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    /* The host places memory when it is first used. The kernel took the huge pages at boot, and has not used them. */
+    w->memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (bound ? MAP_HUGETLB : 0), -1, 0);
     if (w->memory == MAP_FAILED)
         return 0;
     if (id == 0)
