@@ -73,6 +73,18 @@ func (h *host) absorb(s inventory.Sample) {
 	}
 }
 
+// unsampled reports whether a running guest is not in the latest sample. Its load is measured between two samples.
+func (h *host) unsampled() bool {
+	sampled := make(map[string]int, len(h.sample.Guests))
+	for i := range h.sample.Guests {
+		sampled[h.sample.Guests[i].Name] = h.sample.Guests[i].PID
+	}
+	return slices.ContainsFunc(h.inventory.Guests, func(g inventory.Guest) bool {
+		pid, ok := sampled[g.Name]
+		return g.State == "running" && (!ok || pid != g.PID)
+	})
+}
+
 // fresh returns the guests that are in a sample for the first time. A load is measured between two samples, so theirs
 // is not known yet. One that cannot be measured at all is fresh only once.
 func fresh(before, now []inventory.GuestSample) map[string]bool {
@@ -157,7 +169,9 @@ func (c *Controller) observed(e Observed) {
 	}
 	h.took = e.Took
 	c.learn(e.Host, read == running)
-	c.turn.ready.SampleIn = c.soon()
+	if c.turn.ready.SampleIn = c.soon(); h.unsampled() {
+		c.turn.ready.SampleIn = atOnce
+	}
 }
 
 // learn replaces what is known of the host. An observation during which a job ended is not

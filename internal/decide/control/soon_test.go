@@ -113,6 +113,30 @@ func TestAVMThatIsAlmostDueIsSampledSoon(t *testing.T) {
 	}
 }
 
+// A VM that an observation shows for the first time is sampled at once, and not with the next regular sample: its load
+// is measured between two samples. A paused one is in no sample.
+func TestANewVMIsSampledAtOnce(t *testing.T) {
+	const every = 8 * time.Second
+	w := worldOf(t, squareHost, "balance: {guests: {a: auto}}",
+		control.Options{Sample: every, Observe: time.Hour, Plan: every})
+	w.step(control.Start{})
+	w.turn()
+	a := w.add("a", 2, topology.GiB, 0, 1)
+	a.State = "paused"
+	if w.step(w.observed()); w.sampleIn != 0 {
+		t.Errorf("a paused VM is sampled in %v\n%s", w.sampleIn, w.out.String())
+	}
+	a.State = "running"
+	if w.step(w.observed()); w.sampleIn <= 0 || w.sampleIn > every/100 {
+		t.Errorf("a VM that was not sampled yet: the next sample in %v\n%s", w.sampleIn, w.out.String())
+	}
+	w.now = w.now.Add(w.sampleIn)
+	w.turn()
+	if w.step(w.observed()); w.sampleIn != 0 {
+		t.Errorf("a VM that was sampled: the next sample in %v\n%s", w.sampleIn, w.out.String())
+	}
+}
+
 // A VM counts with all its vCPUs until its load has been measured. It is not degraded for that, and its load is
 // measured soon. Its mappings are read meanwhile, in case it works.
 func TestAVMIsNotDegradedBeforeItIsMeasured(t *testing.T) {
