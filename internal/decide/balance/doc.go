@@ -66,7 +66,8 @@
 //
 // The search descends by the best single move, then by the best pair (a swap,
 // or a move that makes room for another). A branch and bound over all combinations finds
-// a better state, or proves that none saves more than 1 % of the price of the moves. If it is not
+// a better state, or excludes that one saves more than 1 % of the price of the moves; where vCPUs have no CPU,
+// it may miss one in some of a thousand hosts (docs/decisions/0063). If it is not
 // finished after policy.SearchSteps, further descents begin from other states. The search then
 // orders the moves of the best state found so that every intermediate state is legal and none
 // costs more than the initial one. A plan that copies memory and has refused changes on the way to that state is made

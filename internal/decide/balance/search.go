@@ -1,6 +1,7 @@
 package balance
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -124,16 +125,21 @@ func (m *model) changes(from, to []int) []change {
 	return out
 }
 
-// bestOfAll returns the best allowed combination of all layouts, and whether it is proven:
-// the search ends without an answer after the policy's SearchSteps. near is the cost of a
+// bestOfAll returns the best allowed combination of all layouts, and whether the search has ended:
+// it ends without an answer after the policy's SearchSteps. near is the cost of a
 // state that is known; another one must cost less by a margin.
 //
 // It is a branch and bound: the movable guests leave the host, and come back one by one. A part
 // of a combination is not continued if, with the cheapest layout of each missing guest, it
-// costs more than the best combination so far.
+// costs more than the best combination so far. The more guests are on a node, the more each adds, so what a missing
+// guest adds to those that are back is a bound. Where vCPUs have no CPU that need not hold: then the search goes on
+// with what each guest adds if all others are missing, from the best combination so far.
 func (s *search) bestOfAll(near, margin float64) (best []int, exact bool) {
 	m := s.m
 	first, began, sets := m.state(), slices.Clone(m.usage), slices.Clone(m.cpuSets)
+	if n := len(s.movable); stepsEach*n*n/2 > m.policy.SearchSteps {
+		return first, false // it would end before the first combination
+	}
 	now := m.total()
 	defer func() {
 		copy(m.usage, began) // discard rounding errors: what tryOne returned is still right
@@ -150,37 +156,22 @@ func (s *search) bestOfAll(near, margin float64) (best []int, exact bool) {
 		fixed -= m.guests[g].fixedCost()
 		m.put(g, -1)
 	}
-	missing := make([]float64, len(s.movable)+1) // by position: the least for this guest and those after it
-	for k, g := range slices.Backward(s.movable) {
-		missing[k] = missing[k+1] + m.cheapest(g)
+	adds := make([][]addition, len(s.movable))
+	for k, g := range s.movable {
+		adds[k] = m.additions(g)
 	}
-	b := &branching{search: s, first: first, began: began, missing: missing,
-		best: slices.Clone(first), low: min(now, near-margin) - enough, steps: m.policy.SearchSteps}
+	b := &branching{search: s, first: first, began: began, best: slices.Clone(first),
+		low: min(now, near-margin) - enough, steps: m.policy.SearchSteps}
 	nodes := 0.0
 	for i := range m.nodes {
 		nodes += m.costNow(i)
 	}
-	b.extend(0, fixed, nodes)
-	return b.best, b.steps > 0
-}
-
-// cheapest returns what a guest that left the host adds to its cost at least when it comes
-// back: with other guests on its nodes it adds no less.
-func (m *model) cheapest(guest int) float64 {
-	g := &m.guests[guest]
-	was, low := g.at, math.Inf(1)
-	for l := range g.layouts {
-		if g.layouts[l].rejected && l != was {
-			continue
-		}
-		g.at = l
-		before := m.costOn(&g.layouts[l])
-		m.put(guest, 1)
-		low = min(low, g.fixedCost()+m.costOn(&g.layouts[l])-before)
-		m.put(guest, -1)
+	b.extend(0, fixed+nodes, adds)
+	if b.crowds() { // and where vCPUs have no CPU, one more guest may add less than the one before
+		b.alone = true
+		b.extend(0, fixed+nodes, adds)
 	}
-	g.at = was
-	return low
+	return b.best, b.steps > 0
 }
 
 // costOn returns what the nodes of a layout cost.
@@ -200,47 +191,155 @@ func (m *model) put(guest int, sign float64) {
 	}
 }
 
+// stepsEach is the number of steps for each guest that is missing from a part of a combination: one of its layouts and one of
+// the guest that comes back next are evaluated.
+const stepsEach = 2
+
 // branching is the state of bestOfAll.
 type branching struct {
 	*search
-	first   []int
-	began   []usage
-	missing []float64
-	best    []int
-	low     float64 // an answer must cost less
-	steps   int     // left
+	first []int
+	began []usage
+	best  []int
+	low   float64 // an answer must cost less
+	steps int     // left
+	alone bool    // a guest is taken to add as little as if no other movable one were on the host
 }
 
-// extend tries all layouts of the guest at position k. own is what the guests that are on the
-// host cost without their nodes, and nodes is what the nodes cost.
-func (b *branching) extend(k int, own, nodes float64) {
+// crowds reports whether vCPUs have no CPU in the best state.
+func (b *branching) crowds() bool {
+	for _, g := range b.movable {
+		b.m.guests[g].at = b.best[g]
+		b.m.put(g, 1)
+	}
+	crowds := b.m.withoutCPU() > slack
+	for _, g := range b.movable {
+		b.m.put(g, -1)
+		b.m.guests[g].at = b.first[g]
+	}
+	return crowds
+}
+
+// addition is what a guest that left the host adds to its cost when it comes back with a layout. It is the least that it
+// adds if others have come to nodes of the layout since: the more guests are on a node, the more each adds.
+type addition struct {
+	cost     float64
+	outdated bool
+}
+
+// extend tries all layouts of the guest at position k. cost is what the guests that are on the
+// host cost, with their nodes; adds is what the guests from position k on add.
+func (b *branching) extend(k int, cost float64, adds [][]addition) {
 	m := b.m
-	if b.steps--; b.steps <= 0 {
-		return
-	}
-	least := own + b.missing[k] + nodes
-	if least >= b.low {
-		return
-	}
 	if k == len(b.movable) {
-		if m.allowedSince(b.first, b.began) {
-			b.best, b.low = m.state(), least-enough
+		if cost < b.low && m.allowedSince(b.first, b.began) {
+			b.best, b.low = m.state(), cost-enough
 		}
 		return
 	}
-	g := &m.guests[b.movable[k]]
-	was := g.at
-	for l := range g.layouts {
-		if g.layouts[l].rejected && l != was {
+	if b.steps -= stepsEach * len(adds); b.steps <= 0 {
+		return
+	}
+	rest := 0.0
+	for _, of := range adds[1:] {
+		rest += of[least(of)].cost
+	}
+	g := b.movable[k]
+	was := m.guests[g].at
+	for _, l := range ascending(adds[0]) {
+		if cost+adds[0][l].cost+rest >= b.low {
+			break
+		}
+		added := m.addition(g, l)
+		if cost+added+rest >= b.low {
 			continue
 		}
-		g.at = l
-		without := m.costOn(g.layout())
-		m.put(b.movable[k], 1)
-		b.extend(k+1, own+g.fixedCost(), nodes+m.costOn(g.layout())-without)
-		m.put(b.movable[k], -1)
+		m.guests[g].at = l
+		m.put(g, 1)
+		b.extend(k+1, cost+added, b.after(&m.guests[g].layouts[l], k+1, adds[1:]))
+		m.put(g, -1)
 	}
-	g.at = was
+	m.guests[g].at = was
+}
+
+// least returns the index of the layout that adds least.
+func least(adds []addition) int {
+	best := 0
+	for l := range adds {
+		if adds[l].cost < adds[best].cost {
+			best = l
+		}
+	}
+	return best
+}
+
+// ascending returns the indexes of layouts, those that add least first.
+func ascending(adds []addition) []int {
+	out := make([]int, len(adds))
+	for l := range out {
+		out[l] = l
+	}
+	slices.SortStableFunc(out, func(a, b int) int { return cmp.Compare(adds[a].cost, adds[b].cost) })
+	return out
+}
+
+// after returns what the guests from position k on add once a guest has come back with a layout. What the layout of
+// each that adds least adds is computed again.
+func (b *branching) after(placed *layout, k int, before [][]addition) [][]addition {
+	if b.alone {
+		return before
+	}
+	after := make([][]addition, len(before))
+	for i := range before {
+		adds := slices.Clone(before[i])
+		g := b.movable[k+i]
+		for l := range adds {
+			adds[l].outdated = adds[l].outdated || b.m.guests[g].layouts[l].meets(placed)
+		}
+		for l := least(adds); adds[l].outdated && !math.IsInf(adds[l].cost, 1); l = least(adds) {
+			adds[l] = addition{cost: b.m.addition(g, l)}
+		}
+		after[i] = adds
+	}
+	return after
+}
+
+// meets reports whether two layouts use a node in common.
+func (l *layout) meets(other *layout) bool {
+	for i := range l.on {
+		for k := range other.on {
+			if l.on[i].node == other.on[k].node {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// additions returns what a guest that left the host adds to its cost when it comes back, with each of its layouts;
+// infinite: the layout is rejected.
+func (m *model) additions(guest int) []addition {
+	g := &m.guests[guest]
+	out := make([]addition, len(g.layouts))
+	for l := range out {
+		if out[l].cost = math.Inf(1); !g.layouts[l].rejected || l == g.at {
+			out[l].cost = m.addition(guest, l)
+		}
+	}
+	return out
+}
+
+// addition returns what a guest that left the host adds to its cost when it comes back with a layout.
+func (m *model) addition(guest, layout int) float64 {
+	g := &m.guests[guest]
+	was := g.at
+	defer func() { g.at = was }()
+	g.at = layout
+	before := m.costOn(g.layout())
+	m.put(guest, 1)
+	added := g.fixedCost() + m.costOn(g.layout()) - before
+	m.put(guest, -1)
+	return added
 }
 
 // allAllowed reports whether every node allows the change from its usage in began
