@@ -165,6 +165,7 @@ func (s *search) bestOfAll(near, margin float64) (best []int, exact bool) {
 	nodes := 0.0
 	for i := range m.nodes {
 		nodes += m.costNow(i)
+		b.peak = max(b.peak, m.nodes[i].use(&began[i]))
 	}
 	b.extend(0, fixed+nodes, adds)
 	if b.crowds() { // and where vCPUs have no CPU, one more guest may add less than the one before
@@ -191,8 +192,8 @@ func (m *model) put(guest int, sign float64) {
 	}
 }
 
-// stepsEach is the number of steps for each guest that is missing from a part of a combination: one of its layouts and one of
-// the guest that comes back next are evaluated.
+// stepsEach is the number of steps for each guest that is missing from a part of a combination: one of its layouts is
+// evaluated, and one of the guest that comes back next.
 const stepsEach = 2
 
 // branching is the state of bestOfAll.
@@ -200,6 +201,7 @@ type branching struct {
 	*search
 	first []int
 	began []usage
+	peak  float64 // the highest use of a node at the beginning
 	best  []int
 	low   float64 // an answer must cost less
 	steps int     // left
@@ -220,8 +222,19 @@ func (b *branching) crowds() bool {
 	return crowds
 }
 
-// addition is what a guest that left the host adds to its cost when it comes back with a layout. It is the least that it
-// adds if others have come to nodes of the layout since: the more guests are on a node, the more each adds.
+// allows reports whether the nodes of a layout may have the guests that have come back. If not, they may not have more
+// either.
+func (b *branching) allows(l *layout) bool {
+	for i := range l.on {
+		if node := l.on[i].node; !b.m.allowed(node, &b.began[node], b.peak) {
+			return false
+		}
+	}
+	return true
+}
+
+// addition is what a guest that left the host adds to its cost when it comes back with a layout. If others have come to
+// nodes of the layout since, it is the least that it adds: the more guests are on a node, the more each adds.
 type addition struct {
 	cost     float64
 	outdated bool
@@ -256,7 +269,9 @@ func (b *branching) extend(k int, cost float64, adds [][]addition) {
 		}
 		m.guests[g].at = l
 		m.put(g, 1)
-		b.extend(k+1, cost+added, b.after(&m.guests[g].layouts[l], k+1, adds[1:]))
+		if placed := &m.guests[g].layouts[l]; b.allows(placed) {
+			b.extend(k+1, cost+added, b.after(placed, k+1, adds[1:]))
+		}
 		m.put(g, -1)
 	}
 	m.guests[g].at = was
