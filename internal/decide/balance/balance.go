@@ -57,10 +57,9 @@ func Plan(r Request) (plan.Plan, error) {
 	}
 	r.Host = inOrder(r.Host)
 	p := needed(r, nil)
-	if refused := p.refusedChanges(); p.copied() > 0 && len(refused) > 0 {
-		if q := needed(r, refused); q.copied() < p.copied() && !p.repays(q) {
-			p = q
-		}
+	if p.copied() > 0 {
+		p = p.orWithoutRefused(r)
+		p = p.orCautious(r)
 	}
 	p.round.Blocked = p.blocked()
 	return p.round, nil
@@ -77,6 +76,71 @@ func needed(r Request, excluded []change) *planner {
 		}
 		excluded = append(excluded, needless...)
 	}
+}
+
+// orWithoutRefused returns the plan, or a better one without the changes that it refused.
+func (p *planner) orWithoutRefused(r Request) *planner {
+	var refused []change
+	for range replans {
+		more := p.refusedChanges()
+		if len(more) == 0 {
+			break
+		}
+		refused = append(refused, more...)
+		q := needed(r, refused)
+		if !q.better(p) {
+			break
+		}
+		p = q
+	}
+	return p
+}
+
+// manyMovable is the number of movable guests above which there is no cautious plan: a plan must not take longer than
+// 100 ms.
+const manyMovable = 100
+
+// orCautious returns the plan, or a better one that copies less, of the changes to the best state if each copy must be
+// repaid soon. The search then finds no states of which a part would be refused, because it saves too little, but
+// does not copy what is worth it in the long run.
+func (p *planner) orCautious(r Request) *planner {
+	c := &planner{model: modelOf(r, true)}
+	c.model.markDegraded(r)
+	movable := c.movable(policy.ModeAuto)
+	if len(movable) == 0 {
+		movable = c.movable(policy.ModeAdvise)
+	}
+	if len(movable) > manyMovable {
+		return p
+	}
+	best := c.model.targets(movable, 2*p.model.policy.Balance.GuestsPerRound)[0]
+	if len(best) == 0 || c.bytes(best) >= p.copied() {
+		return p
+	}
+	var others []change
+	for i := range c.model.guests {
+		for l := range c.model.guests[i].layouts {
+			if l != 0 && !slices.Contains(best, change{i, l}) {
+				others = append(others, change{i, l})
+			}
+		}
+	}
+	if q := needed(r, others); q.better(p) {
+		return q
+	}
+	return p
+}
+
+// replans bounds how often a plan is made again without the changes that it refused.
+const replans = 4
+
+// better reports whether a plan replaces another one. If it copies less, it does unless the other one repays its
+// additional copies. If it copies as much or more, it must cost less and repay them.
+func (p *planner) better(than *planner) bool {
+	if p.copied() < than.copied() {
+		return !than.repays(p)
+	}
+	return p.round.After < than.round.After-enough && p.repays(than)
 }
 
 // copied returns how much memory the plan copies.

@@ -451,7 +451,11 @@ func (m *model) layoutOn(g *subject, homes []topology.NodeID) layout {
 // spread over the horizon in which the move must repay it, at the price of a CPU
 // that is lost all the time; and the page tables left behind.
 func (m *model) priceOfMove(g *subject, l *layout) float64 {
-	return cost.Waiting*m.copyingCPUs(g, l) + g.demand*cost.PageTables(l.tables)
+	copying := m.copyingCPUs(g, l)
+	if m.cautious {
+		copying /= soonRepaid
+	}
+	return cost.Waiting*copying + g.demand*cost.PageTables(l.tables)
 }
 
 // copyingCPUs is the CPU time that the copy for a layout takes, in CPUs over the horizon.

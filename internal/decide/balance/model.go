@@ -34,6 +34,8 @@ type model struct {
 	priced    []float64  // nodeCost of each node for its usage; NaN: not computed yet
 
 	copyRate float64 // bytes a second
+	// cautious: a copy must be repaid soon; see soonRepaid.
+	cautious bool
 }
 
 // node holds the capacity of a node.
@@ -83,7 +85,9 @@ type roaming struct {
 // pages and the four huge page sizes of arm64 with 4 KiB pages.
 const maxSizes = 5
 
-func newModel(r Request) *model {
+func newModel(r Request) *model { return modelOf(r, false) }
+
+func modelOf(r Request, cautious bool) *model {
 	p := r.Policy.WithDefaults()
 	m := &model{
 		host:   r.Host,
@@ -91,6 +95,8 @@ func newModel(r Request) *model {
 		list:   cost.NewList(p),
 		access: cost.NewAccess(&r.Host.Topology),
 		sizes:  []topology.Bytes{0},
+
+		cautious: cautious,
 	}
 	rate, _ := p.Balance.CopyRate(r.Host.MoverBytesPerSecond)
 	m.copyRate = float64(rate)

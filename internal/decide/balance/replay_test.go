@@ -1,6 +1,7 @@
 package balance
 
 import (
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -130,5 +131,37 @@ func TestPlan_SavedReasons(t *testing.T) {
 		if at < 0 || !strings.Contains(round.Blocked[at].Why, c.why) {
 			t.Errorf("%s: blocked are %+v, want %s: %s", name, round.Blocked, c.guest, c.why)
 		}
+	}
+}
+
+// The loads of a saved host vary by a tenth. The plan comes near the cost of the expert's moves on nearly all of these
+// hosts: where the search finds a state of which some changes are refused, another plan replaces the first one.
+func TestPlan_ComesNearTheExpertAsLoadsVary(t *testing.T) {
+	const hosts, near = 60, 1.1
+	expert, missed := map[string]topology.NodeID{"g05": 0, "g06": 2, "g07": 0, "g08": 2}, 0
+	for seed := range hosts {
+		r := rand.New(rand.NewPCG(uint64(seed), 5))
+		h := inventorytest.Saved(t, "needless-move")
+		for i := range h.Guests {
+			l, factor := h.Guests[i].Seen.Load, 0.9+0.2*r.Float64()
+			l.CPU, l.Wait, l.MemoryMBps = l.CPU*factor, l.Wait*factor, l.MemoryMBps*factor
+		}
+		m := newModel(Request{Host: h, Now: noon, Lasting: true})
+		for i := range m.guests {
+			to, moves := expert[m.guests[i].name()]
+			l := slices.IndexFunc(m.guests[i].layouts, func(l layout) bool { return slices.Equal(l.homes, on(to)) })
+			if moves && l < 0 {
+				t.Fatalf("host %d: %s cannot move to node %d", seed, m.guests[i].name(), to)
+			} else if moves {
+				m.apply(change{i, l})
+			}
+		}
+		if round := planned(t, h, policy.Policy{}); round.After > near*m.total() {
+			missed++
+			t.Logf("host %d: cost %.3g, %.3g by the expert's moves", seed, round.After, m.total())
+		}
+	}
+	if missed > hosts/20 {
+		t.Errorf("on %d of %d hosts the plan costs more than %v times as much as the expert's moves", missed, hosts, near)
 	}
 }
