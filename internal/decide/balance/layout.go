@@ -232,11 +232,7 @@ func (m *model) priceAccess(g *subject, l *layout) {
 	for _, a := range l.on {
 		for _, b := range l.on {
 			if a.cpu > 0 && b.mem > 0 {
-				latency := m.access.Latency(a.node, b.node)
-				if latency == 0 {
-					latency = noPathLatency
-				}
-				l.excessLatency += a.cpu * b.mem * (latency - 1)
+				l.excessLatency += a.cpu * b.mem * (m.latency(a.node, b.node) - 1)
 				bandwidth += a.cpu * b.mem * (m.access.Bandwidth(a.node, b.node) - 1)
 			}
 		}
@@ -449,19 +445,63 @@ func (m *model) layoutOn(g *subject, homes []topology.NodeID) layout {
 
 // priceOfMove returns the one-time price of a layout: the CPU time that copying takes,
 // spread over the horizon in which the move must repay it, at the price of a CPU
-// that is lost all the time; and the page tables left behind.
+// that is lost all the time; the page tables left behind; and how far the memory is until it is copied.
 func (m *model) priceOfMove(g *subject, l *layout) float64 {
+	afar := l.copied * g.intensity * wasted(m.excessWhileCopying(g, l))
 	copying := m.copyingCPUs(g, l)
 	if m.cautious {
 		copying /= soonRepaid
 	}
-	return cost.Waiting*copying + g.demand*cost.PageTables(l.tables)
+	return cost.Waiting*copying + g.demand*(cost.PageTables(l.tables)+cost.FromAfar(afar))
 }
 
 // copyingCPUs is the CPU time that the copy for a layout takes, in CPUs over the horizon.
 func (m *model) copyingCPUs(g *subject, l *layout) float64 {
 	seconds := cost.MovingSeconds + l.copied*float64(g.resident)/m.copyRate
 	return cost.CopyingCPU(seconds, g.demand) / time.Duration(m.policy.Balance.Horizon).Seconds()
+}
+
+// excessWhileCopying is the excess latency, as in priceAccess, of a guest whose vCPUs run in a layout and access only
+// memory that is still to be copied:
+//
+//	sum over nodes a,b of cpu(a) left(b) (L(a,b) - 1) / sum over nodes b of left(b)
+//
+// left is the share of its memory that is on a node now and not there in the layout. The sum is 0 if nothing is copied.
+// For vCPUs that stay on their node, b counts as if it were their nearest: a guest does not move to a third
+// node, whose room others may need, only to be nearer to its memory for the time of the copy.
+func (m *model) excessWhileCopying(g *subject, l *layout) float64 {
+	excess, all := 0.0, 0.0
+	for _, now := range g.layouts[0].on {
+		left := now.mem - l.at(now.node).mem
+		if left < slack {
+			continue
+		}
+		all += left
+		for _, s := range l.on {
+			far := m.latency(s.node, now.node) - 1
+			stays := min(s.cpu, g.layouts[0].at(s.node).cpu)
+			excess += left * ((s.cpu-stays)*far + stays*min(far, m.nodes[now.node].nearest))
+		}
+	}
+	return ratio(excess, all)
+}
+
+// at returns the guest's part on a node.
+func (l *layout) at(node int) share {
+	for _, s := range l.on {
+		if s.node == node {
+			return s
+		}
+	}
+	return share{node: node}
+}
+
+// latency returns the latency from a node's CPUs to another node's memory, over the host's best latency.
+func (m *model) latency(from, to int) float64 {
+	if latency := m.access.Latency(from, to); latency > 0 {
+		return latency
+	}
+	return noPathLatency
 }
 
 // helpers returns how many CPUs are dedicated to a guest's emulator and I/O

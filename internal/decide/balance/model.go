@@ -49,6 +49,7 @@ type node struct {
 	memory    float64 // bytes that guests may use
 	free      float64 // bytes that can be allocated now
 	bandwidth float64 // MB a second; 0: not measured
+	nearest   float64 // latency from the CPUs of the nearest other node over the host's best, minus 1
 	host      float64 // CPUs that the host's own processes use and that they use on this node only
 	errands   float64 // CPUs that the host's own processes use here, and may as well use elsewhere
 	avoidable bool    // all nodes together have a CPU for all demand; see stays
@@ -131,6 +132,12 @@ func (m *model) addNode(i int, room *capacity.Node) {
 	n.memory = float64(room.Memory - room.KeepFree)
 	n.free = float64(spare(&t.Nodes[i], m.policy))
 	n.bandwidth, _ = t.Bandwidth(n.id, n.id)
+	n.nearest = noPathLatency - 1
+	for k := range t.Nodes {
+		if k != i && !t.Nodes[k].CPUs.IsEmpty() {
+			n.nearest = min(n.nearest, m.latency(k, i)-1)
+		}
+	}
 	n.cores = cores(t, n.usable)
 	n.threads = n.cores < n.usable.Len()
 	a := &m.usage[i]

@@ -74,6 +74,45 @@ func TestPlan_IdleVMsThatStayCauseNoCopy(t *testing.T) {
 	}
 }
 
+// Four VMs with one vCPU each have their memory on a node with one CPU, on a host of two sockets with four such nodes
+// each. One stays, and the others go to the near nodes: their memory is remote until it is copied, and a near node is
+// less remote than a far one.
+func TestPlan_CopiesToNearNodes(t *testing.T) {
+	for _, home := range []topology.NodeID{0, 2, 5, 7} {
+		h := machine("nodes:8 sockets:2 cores:1 memory:1536M distances:10,16,28")
+		h.MoverBytesPerSecond = 100 * topology.MiB
+		var names []string
+		for i := range 4 {
+			name := fmt.Sprintf("w%d", i)
+			names = append(names, name)
+			add(h, vm{name: name, vcpus: 1, memory: tightMemory, cpus: on(0, 1, 2, 3, 4, 5, 6, 7), used: 1,
+				memOn: bytesOn(home, tightMemory), notOurs: true})
+		}
+		round, err := Plan(Request{Host: h, Policy: auto(names...), Now: noon, Lasting: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		copies, from := 0, h.Topology.Nodes[home]
+		for _, m := range round.Moves {
+			for _, g := range m.Guests {
+				if g.Bytes == 0 {
+					continue
+				}
+				copies++
+				for n := range g.Placement.Nodes.All() {
+					if from.Distances[n] != 16 {
+						t.Errorf("%s is copied from node %d to node %d, at distance %d; a near node is idle", g.Guest, home, n,
+							from.Distances[n])
+					}
+				}
+			}
+		}
+		if copies != 3 {
+			t.Errorf("%d VMs are copied from node %d, want 3\n%s", copies, home, round.Text())
+		}
+	}
+}
+
 // As above, on a host that was observed in the lab: the VMs have worked for less than a second, and the host's own work
 // uses a third of two nodes. To copy both saves some thousandths of a CPU more than to copy one: less than a copy must
 // save.

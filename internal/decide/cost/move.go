@@ -31,6 +31,13 @@ func PageTables(share float64) float64 { return pageTablesLeft * share }
 
 const pageTablesLeft = 0.00001
 
+// FromAfar is the price, for each CPU in demand, of copying memory from a node on which all accesses lose this share of
+// a CPU's time: until the copy has ended, some are made there. It only decides between moves that are equal otherwise:
+// the copy of the smallest guest costs more.
+func FromAfar(lost float64) float64 { return afar * lost }
+
+const afar = 0.0001
+
 // Waiting is the price of one CPU in demand that waits for a CPU, in weights of the
 // term Load. With the default weights it is that of one CPU that waits for memory.
 const Waiting = 4

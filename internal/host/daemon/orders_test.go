@@ -56,8 +56,8 @@ func TestCancel_ResumedMove(t *testing.T) {
 func twoAdvised(t *testing.T, w *world) (ids []string) {
 	t.Helper()
 	w.busy("b", "3", "12-15")
-	w.misplaced("a", 1, 256*mib, "3", "0-1")
-	w.misplaced("c", 1, 256*mib, "3", "4-5")
+	w.misplaced("a", 1, 128*mib, "3", "0-1")
+	w.misplaced("c", 1, 128*mib, "3", "4-5")
 	w.start()
 	time.Sleep(30 * time.Second)
 	synctest.Wait()
