@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/host/move"
 	"github.com/numavisor/numavisor/internal/host/operate"
@@ -34,6 +35,37 @@ func TestMove_GivesWay(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.CheckInPlace(t, name)
+		}
+	})
+}
+
+// A move for which the kernel brings memory gives way at once: its vCPUs are at their target, and kernel balancing
+// stays on for the move that follows.
+func TestMove_GivesWayWhileTheKernelBringsMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		giveWay := make(chan struct{})
+		began := time.Now()
+		w, p, b, moved, err := pulledMove(t, 64*mib, func(_ *world, r *move.Request) {
+			r.Later, r.GiveWay = true, giveWay
+			time.AfterFunc(5*time.Second, func() { close(giveWay) })
+		})
+		if err != nil || moved.End != journal.MoveDone || !moved.GaveWay || len(moved.Left) != 2 ||
+			moved.Bytes > gib/8 || p.pulled == 0 || p.pulled > gib {
+			t.Fatalf("%v: %s, gave way %v, left of %v, %v copied, %v brought", err, moved.End, moved.GaveWay, moved.Left,
+				moved.Bytes, p.pulled)
+		}
+		if took := time.Since(began); took > 7*time.Second {
+			t.Errorf("it ended after %v", took)
+		}
+		top := w.Nodes()
+		for name, node := range map[string]topology.NodeID{"a": 1, "b": 2} {
+			g := w.MustGuest(t, name)
+			if at := g.VCPUNodes(&top); !at.Equal(topology.SetOf(node)) {
+				t.Errorf("the vCPUs of %s are on nodes %s, want %d", name, at, node)
+			}
+		}
+		if got := settingsOf(b); got != "0>1" || moved.Held == nil || moved.Held.Former != "0" {
+			t.Errorf("settings %q, %+v is held", got, moved.Held)
 		}
 	})
 }

@@ -78,28 +78,56 @@ var errGivesWay = errors.New("other VMs need a move more")
 // again.
 const grace = 5 * time.Second
 
-// yielding is a pacer that ends copying some time after the move is to give way.
+// yielding watches whether a move is to give way.
 type yielding struct {
-	apply.Pacer
-
 	giveWay <-chan struct{}
 	clock   func() time.Time
 	since   time.Time // when it was first seen that the move is to give way
 }
 
-func (y *yielding) Next(ctx context.Context) (topology.Bytes, error) {
-	select {
-	case <-y.giveWay:
-	default:
-		return y.Pacer.Next(ctx)
-	}
+func (m *mover) yielding() yielding { return yielding{giveWay: m.GiveWay, clock: m.host.Clock} }
+
+// passed reports whether the move has been to give way for so long.
+func (y *yielding) passed(long time.Duration) bool {
 	if y.since.IsZero() {
-		y.since = y.clock()
+		select {
+		case <-y.giveWay:
+			y.since = y.clock()
+		default:
+			return false
+		}
 	}
-	if y.clock().Sub(y.since) >= grace {
+	return y.clock().Sub(y.since) >= long
+}
+
+// sleep waits for some time, and not longer than until the move is to give way. The error is the end of the context.
+func (y *yielding) sleep(ctx context.Context, most time.Duration) error {
+	if !y.since.IsZero() {
+		return sleep(ctx, most)
+	}
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-y.giveWay:
+	case <-timer.C:
+	}
+	return nil
+}
+
+// yieldingPacer is a pacer that ends copying some time after the move is to give way.
+type yieldingPacer struct {
+	apply.Pacer
+
+	yielding yielding
+}
+
+func (p *yieldingPacer) Next(ctx context.Context) (topology.Bytes, error) {
+	if p.yielding.passed(grace) {
 		return 0, errGivesWay
 	}
-	return y.Pacer.Next(ctx)
+	return p.Pacer.Next(ctx)
 }
 
 // leaveAll leaves the memory that has not been copied for a quiet time.

@@ -85,8 +85,8 @@ type Request struct {
 	Known *inventory.Host
 	// CopyRate is how fast the host copies memory where nothing disturbs it, in bytes a second; 0: not known.
 	CopyRate topology.Bytes
-	// GiveWay, once closed, ends copying: the rest waits for a quiet time, as other guests need a move more. Nil: the
-	// move does not give way.
+	// GiveWay, once closed, ends copying: the rest waits for a quiet time, as other guests need a move more. If the
+	// kernel brings memory, kernel balancing stays on (Result.Held). Nil: the move does not give way.
 	GiveWay <-chan struct{}
 	// Back ends a rollback within a slice: Recover continues it later. Nil:
 	// what ends the move also ends its rollback, except for the ErrUndo that
@@ -117,7 +117,7 @@ type Result struct {
 	// Seen is the host when the move was verified, as Observe without names shows it; nil: it
 	// could not be observed.
 	Seen *inventory.Host `json:"-"`
-	// Held is the kernel setting that could not be restored, or that brings memory of the guests in Left once
+	// Held is the kernel setting that could not be restored, or that brings memory of the guests in Left when
 	// they use it; nil: none. The caller restores it.
 	Held *journal.SettingChange `json:"held_setting,omitempty"`
 	Took time.Duration          `json:"took_ns"`

@@ -203,7 +203,7 @@ func where(guests []*moving, is func(*moving) bool) []*moving {
 }
 
 // endPull waits until the kernel has brought the memory, or is slower than copying, and restores kernel
-// balancing. The error is the end of the context.
+// balancing. The error is the end of the context, or errGivesWay: then kernel balancing stays on.
 func (m *mover) endPull(ctx context.Context, x apply.Executor, p *pull) error {
 	if p == nil {
 		return nil
@@ -212,10 +212,14 @@ func (m *mover) endPull(ctx context.Context, x apply.Executor, p *pull) error {
 	if m.refused() == nil {
 		err = m.watchPull(ctx, x, p)
 	}
-	if len(p.unused) > 0 && err == nil {
+	switch {
+	case len(p.unused) > 0 && err == nil:
 		m.note("kernel balancing stays on for memory that is not in use: " + left(p.unused))
 		m.pulling.held = p.held
 		return nil
+	case errors.Is(err, errGivesWay) && p.held != nil: // the next move takes it over
+		m.pulling.held = p.held
+		return err
 	}
 	if failed := p.restore(); failed != nil {
 		m.unrecorded = errors.Join(m.unrecorded, failed)
@@ -285,20 +289,25 @@ type watched struct {
 
 // watchPull waits until the kernel has brought the memory, or is slower than
 // copying would be. What it leaves of a guest waits for a quiet time if it is little, or so much
-// that the guest works without it, and is copied otherwise.
+// that the guest works without it, and is copied otherwise. If the move is to give way, it ends before the last pages,
+// or some seconds later: the vCPUs are at their targets, and the kernel brings memory without it.
 func (m *mover) watchPull(ctx context.Context, x apply.Executor, p *pull) error {
 	var state order.Pulling
+	yielding := m.yielding()
 	for {
-		every := pullEvery
+		every, most := pullEvery, time.Duration(0)
 		if order.LastPages(p.remains()) {
-			every = tailEvery
+			every, most = tailEvery, grace
 		}
-		if err := sleep(ctx, every); err != nil {
+		if err := yielding.sleep(ctx, every); err != nil {
 			return err
 		}
 		// A guest that has ended, or whose memory cannot be read, delays no other one.
 		p.guests = slices.DeleteFunc(p.guests, func(g *watched) bool { return !m.brought(g) })
 		m.tell("the kernel brings memory to the vCPUs", 0)
+		if yielding.passed(most) {
+			return errGivesWay
+		}
 		goesOn := func() bool {
 			left, of := p.remains()
 			return state.Continue(m.elapsed()-p.began, left, of, p.rate)

@@ -154,7 +154,7 @@ func (m *mover) copyMemory(ctx context.Context, x apply.Executor, pull *pull, st
 		stopped = err
 	}
 	if stopped == nil {
-		stopped = m.copyAll(ctx, x, &yielding{Pacer: m.pace, giveWay: m.GiveWay, clock: m.host.Clock})
+		stopped = m.copyAll(ctx, x, &yieldingPacer{Pacer: m.pace, yielding: m.yielding()})
 	}
 	if errors.Is(stopped, errGivesWay) {
 		stopped = nil
