@@ -9,15 +9,16 @@ import (
 )
 
 // giveWay ends the copying of a move of the balancer, if others have become degraded that need more CPUs than its
-// guests: one job runs at a time, and a copy may take long. The next plan decides about all of them together.
+// guests: one job runs at a time, and a copy may take long. The next plan decides about all of them together. While the
+// kernel brings the memory, any other guest is a reason: the kernel goes on without the move.
 func (c *Controller) giveWay() {
 	r := c.jobs.running
-	if r == nil || r.job.Kind != MoveJob || r.job.By != Balancer || r.stopped || r.cancelled || r.givesWay {
+	if !c.mayGiveWay() {
 		return
 	}
 	others, own := c.demandsNow(&r.job.Move)
 	switch {
-	case others <= own:
+	case others == 0, others <= own && !r.pulled:
 		r.others = time.Time{}
 	case r.others.IsZero():
 		r.others = c.turn.now.Add(-c.host.sample.Window)
@@ -27,6 +28,12 @@ func (c *Controller) giveWay() {
 	}
 	r.givesWay, c.turn.ready.StopJob = true, StopGivesWay
 	c.jobs.dropPlanned()
+}
+
+// mayGiveWay reports whether a move of the balancer runs that has not been stopped.
+func (c *Controller) mayGiveWay() bool {
+	r := c.jobs.running
+	return r != nil && r.job.Kind == MoveJob && r.job.By == Balancer && !r.stopped && !r.cancelled && !r.givesWay
 }
 
 // demandsNow returns how many CPUs guests need that the move does not help any more, and how many those need whose

@@ -76,7 +76,8 @@ func (c *Controller) unexposed(h *inventory.Host) []string {
 // for VMs in mode auto that have no reason to move now and may run far from their
 // memory, which kernel balancing would then move, it plans again with these as if they
 // were degraded: by where they may run, not by where they happened to run. A plan that
-// pins all of them and copies no more replaces the first one.
+// pins all of them and copies no more replaces the first one. It may copy more if kernel balancing is on: then
+// the kernel brings the memory of these VMs to where they happen to run in any case.
 func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Move {
 	p := c.rules.policy
 	pulls := func(m plan.Move) bool { return m.Cost.Bytes > 0 }
@@ -92,7 +93,7 @@ func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Mo
 	}
 	second, ok := c.asDegraded(r, exposed, false)
 	out := slices.ContainsFunc(exposed, func(name string) bool { return !moves(second, name) })
-	if !ok || out || copied(second) > copied(first) {
+	if !ok || out || copied(second) > copied(first) && !c.competition.holds() {
 		return first
 	}
 	return second

@@ -24,8 +24,9 @@ type runningJob struct {
 	shown     status.Moving
 	stopped   bool      // by a pause or the end of a window
 	cancelled bool      // by an operator; pauses and windows that follow do not count
-	givesWay  bool      // to others, since otherDemand was greater
-	others    time.Time // since when others have had the greater demand; zero: they have not
+	pulled    bool      // the kernel is likely to bring the memory, by what was known when the move began
+	givesWay  bool      // to others; see Controller.giveWay
+	others    time.Time // since when others have needed a move more; zero: they have not
 }
 
 func (j *jobs) busy() bool { return j.running != nil || len(j.queue) > 0 }
@@ -79,6 +80,7 @@ func (c *Controller) startJob() {
 	}
 	j := c.jobs.queue[next]
 	j.Policy = c.rules.policy
+	pulled := false
 	if h, known := c.Inventory(c.turn.now); known && j.Kind == MoveJob {
 		j.Idle, j.Drifts = c.unexposed(&h), c.drifts()
 		if j.Known = c.known(); j.Known != nil {
@@ -87,11 +89,13 @@ func (c *Controller) startJob() {
 		j.CopyRate = h.MoverBytesPerSecond
 		j.Served = c.competition.served
 		j.Held = c.handOver(j)
+		pulled = c.canPull(&h, j.Move)
 	}
 	c.jobs.queue = slices.Delete(c.jobs.queue, next, next+1)
 	c.jobs.running = &runningJob{
-		job:   j,
-		shown: status.Moving{ID: j.ID, Began: c.turn.now, Move: j.Move, Step: "begins"},
+		job:    j,
+		pulled: pulled,
+		shown:  status.Moving{ID: j.ID, Began: c.turn.now, Move: j.Move, Step: "begins"},
 	}
 	c.turn.ready.StartJob = &j
 	c.closely.forget()

@@ -117,30 +117,24 @@ const atOnce = time.Millisecond
 
 // soon returns the time until a decision needs a sample before the regular one: a
 // degraded guest reaches degraded_for, loads have been measured for long enough
-// after a job, or the load of a guest can be measured for the first time. 0: the regular sample comes first.
+// after a job, the load of a guest can be measured for the first time, or a move is to give way. 0: the regular sample
+// comes first.
 func (c *Controller) soon() time.Duration {
-	if c.State() != Idle {
-		return 0
-	}
-	if c.when.again {
-		return atOnce
-	}
 	next, moment := c.options.Sample, c.moment()
 	due := func(at time.Time) {
 		if at.After(moment) { // decisions use the rounded time
 			next = min(next, max(at.Sub(moment), at.Sub(c.turn.now)))
 		}
 	}
-	for _, g := range c.when.plan.Degraded {
-		due(g.Since.Add(c.degradedFor()))
-	}
-	due(c.loads.settled.Add(least))
-	if len(c.host.fresh) > 0 {
-		due(moment.Add(least))
-	}
-	if c.awaitsRound() {
-		due(c.roundAt())
-		due(c.steadyAt())
+	switch {
+	case c.State() == Moving && c.mayGiveWay() && !c.jobs.running.others.IsZero():
+		due(c.jobs.running.others.Add(c.degradedFor()))
+	case c.State() != Idle:
+		return 0
+	case c.when.again:
+		return atOnce
+	default:
+		c.dueWhenIdle(due)
 	}
 	if next == c.options.Sample {
 		return 0
@@ -148,11 +142,26 @@ func (c *Controller) soon() time.Duration {
 	return max(next, atOnce)
 }
 
+// dueWhenIdle names the times at which decisions need a sample while no job runs.
+func (c *Controller) dueWhenIdle(due func(time.Time)) {
+	for _, g := range c.when.plan.Degraded {
+		due(g.Since.Add(c.degradedFor()))
+	}
+	due(c.loads.settled.Add(least))
+	if len(c.host.fresh) > 0 {
+		due(c.moment().Add(least))
+	}
+	if c.awaitsRound() {
+		due(c.roundAt())
+		due(c.steadyAt())
+	}
+}
+
 // Surge returns from how many CPUs on, used by all guests together, the next sample should be taken at once, as guests
 // have begun to work. 0: no decision needs that sooner, or the guests have no vCPUs for it.
 func (c *Controller) Surge() float64 {
 	const few = 5 // samples in degraded_for: a part of one more delays nothing much if there are more
-	if c.State() != Idle || c.degradedFor() > few*c.options.Sample {
+	if c.State() != Idle && !c.mayGiveWay() || c.degradedFor() > few*c.options.Sample {
 		return 0
 	}
 	used, most := 0.0, 0.0
