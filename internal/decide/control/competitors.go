@@ -47,6 +47,8 @@ type competition struct {
 	grew    time.Time
 	demands map[string]float64
 	decided bool
+	// partly reports that some of the guests that are served ahead are idle.
+	partly bool
 	// brought is when the kernel last brought memory since then, at no less than a part of the highest rate, which is
 	// fastest, in bytes a second.
 	brought time.Time

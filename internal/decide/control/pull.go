@@ -387,10 +387,15 @@ func (c *Controller) watchAhead() {
 func (c *Controller) noteLoad() {
 	o, b := &c.competition, c.rules.policy.Balance
 	over, loaded := balance.OverThreshold(c.host.sample.Guests, b), false
+	o.partly = false
 	for i := range c.host.sample.Guests {
 		g := &c.host.sample.Guests[i]
 		demand := g.Load.Demand()
-		if !o.aheadOf[g.Name] || demand < b.MinCPUDemand {
+		switch {
+		case !o.aheadOf[g.Name]:
+			continue
+		case demand < b.MinCPUDemand:
+			o.partly = true
 			continue
 		}
 		loaded = loaded || over[g.Name] || g.Load.Remote == nil && c.isDegraded(g.Name)
@@ -455,8 +460,19 @@ func (c *Controller) awaitsRound() bool {
 	return !c.competition.decided && !c.competition.loaded.IsZero() && c.allServed()
 }
 
-// roundAt is when guests that are served ahead may move.
-func (c *Controller) roundAt() time.Time { return c.competition.loaded.Add(c.degradedFor()) }
+// together is the time in which guests that begin to work together do so.
+const together = time.Second
+
+// roundAt is when guests that are served ahead may move. If some of them are idle, and the demand of another one has
+// just grown, these may follow: a round for a part of them would give way soon, and cost as much as one for all.
+func (c *Controller) roundAt() time.Time {
+	o := &c.competition
+	at := o.loaded.Add(c.degradedFor())
+	if o.partly {
+		at = latest(at, o.grew.Add(together))
+	}
+	return at
+}
 
 // steadyAt is when the demands of guests that are served ahead are known, unless one grows before.
 func (c *Controller) steadyAt() time.Time { return c.competition.grew.Add(c.degradedFor()) }

@@ -174,6 +174,7 @@ type moving struct {
 	seen       inventory.Guest // when the steps were planned
 	pull       order.Pull
 	cold       bool   // the kernel has left a little memory that is hardly used
+	gaveWay    bool   // the move gave way before its memory had come
 	err        error  // why it did not complete
 	left       bool   // Request.Later left something to do
 	unprepared bool   // err occurred before anything was copied

@@ -237,9 +237,9 @@ func (m *mover) verify(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// pinned reports whether only threads of the guest were changed. To read its mappings, the kernel would walk all of its
-// memory, and its vCPUs would wait for that.
-func (g *moving) pinned() bool { return g.cold && len(g.copies) == 0 }
+// pinned reports whether only threads of the guest were changed, or the move gave way, so that its memory is not
+// verified. To read its mappings, the kernel would walk all of its memory, and its vCPUs would wait for that.
+func (g *moving) pinned() bool { return g.cold && (len(g.copies) == 0 || g.gaveWay) }
 
 // ordinary is an observation without what only this move has: its claims, and the mappings of
 // its guests.
