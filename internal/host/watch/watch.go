@@ -53,6 +53,10 @@ const maxOpenFiles = 16 << 10
 // huge pages of the nodes, and guests' memory by node. A plan is made as often.
 const slowInterval = 5 * time.Second
 
+// muchMoved is how much memory kernel balancing may move before a sample reads these figures again: a plan that places
+// guests near their memory must know where it is by then.
+const muchMoved = 16 * topology.MiB
+
 // Watcher takes samples of one host. It is safe for concurrent use.
 type Watcher struct {
 	mu    sync.Mutex
@@ -69,9 +73,11 @@ type Watcher struct {
 	gaps     gaps
 	last     time.Time // of the last sample; zero before the first
 	turn     uint64    // samples taken
-	// slowly is when the figures that change slowly were last read, and slow says that this sample reads them.
-	slowly time.Time
-	slow   bool
+	// slowly is when the figures that change slowly were last read, and slow says that this sample reads them. balanced
+	// is how much memory kernel balancing has moved since then.
+	slowly   time.Time
+	slow     bool
+	balanced topology.Bytes
 	// mapsRead says that this sample has read a guest's numa_maps: one per
 	// sample is the limit.
 	mapsRead bool
@@ -176,12 +182,16 @@ func (w *Watcher) Sample() inventory.Sample {
 		window = max(0, now.Sub(w.last))
 	}
 	w.last, w.mapsRead = now, false
-	if w.slow = w.slowly.IsZero() || now.Sub(w.slowly) >= slowInterval || now.Before(w.slowly); w.slow {
-		w.slowly = now
+	moves := w.kernel.moves(&w.gaps)
+	w.balanced += moves.Balancing
+	w.slow = w.slowly.IsZero() || now.Sub(w.slowly) >= slowInterval || now.Before(w.slowly) || w.balanced >= muchMoved
+	if w.slow {
+		w.slowly, w.balanced = now, 0
 	}
 	w.turn++
 
-	s := inventory.Sample{Taken: now.UTC(), Window: window, Guests: make([]inventory.GuestSample, 0, len(w.guests))}
+	s := inventory.Sample{Taken: now.UTC(), Window: window, Guests: make([]inventory.GuestSample, 0, len(w.guests)),
+		Moves: moves}
 	changed := false
 	for _, e := range w.guests {
 		g, threadsChanged := e.sample(w, now)
@@ -196,7 +206,6 @@ func (w *Watcher) Sample() inventory.Sample {
 	s.Nodes = w.nodes.sample(w, window)
 	s.Accesses = w.measureAccesses(&s, window)
 	s.Pressure = w.kernel.pressure(&w.gaps)
-	s.Moves = w.kernel.moves(&w.gaps)
 	s.Gaps = w.gaps.all()
 	s.Cost = threadTime() - began
 	return s

@@ -200,6 +200,26 @@ func TestFollow_ReadsSlowFiguresAgain(t *testing.T) {
 	}
 }
 
+// While kernel balancing moves memory, figures of some seconds before would place guests where their memory was.
+func TestSample_ReadsMemoryThatKernelBalancingMoves(t *testing.T) {
+	w := newWorld(t, 2, 2)
+	v := w.add("g", 100, byNode{0: gib}, 0)
+	watcher := w.watcher(Options{})
+	watcher.Sample()
+	pages := int(muchMoved) / os.Getpagesize()
+	for _, c := range []struct {
+		moved int
+		want  byNode
+	}{{1, byNode{0: gib}}, {pages / 2, byNode{0: gib}}, {pages, byNode{1: gib}}} {
+		v.memory = byNode{1: gib}
+		w.pass(time.Second, 0.5, 0)
+		w.vmstat(1000, 10, 100+c.moved)
+		if diff := cmp.Diff(c.want, watcher.Sample().Guests[0].MemoryByNode); diff != "" {
+			t.Errorf("%d pages moved:\n%s", c.moved, diff)
+		}
+	}
+}
+
 func TestSample_CountersThatRunBackwards(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	v := w.add("g", 100, byNode{0: gib}, 0)
