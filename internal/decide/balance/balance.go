@@ -113,7 +113,7 @@ func (p *planner) orCautious(r Request) *planner {
 	if len(movable) > manyMovable {
 		return p
 	}
-	best := c.model.targets(movable, 2*p.model.policy.Balance.GuestsPerRound)[0]
+	best := c.model.bestInstead(movable, p.changes(), 2*p.model.policy.Balance.GuestsPerRound)
 	if len(best) == 0 || c.bytes(best) >= p.copied() {
 		return p
 	}
@@ -143,8 +143,11 @@ func (p *planner) better(than *planner) bool {
 	return p.round.After < than.round.After-enough && p.repays(than)
 }
 
+// changes returns all changes of the plan.
+func (p *planner) changes() []change { return slices.Concat(p.groups...) }
+
 // copied returns how much memory the plan copies.
-func (p *planner) copied() topology.Bytes { return p.bytes(slices.Concat(p.groups...)) }
+func (p *planner) copied() topology.Bytes { return p.bytes(p.changes()) }
 
 // repays reports whether a plan costs less than one that copies less, and saves as much more as its additional copies
 // must save. A plan that leaves more vCPUs without a CPU is no alternative: demand says little about a load that has
@@ -154,7 +157,7 @@ func (p *planner) repays(less *planner) bool {
 		return false
 	}
 	var more []change
-	for _, c := range slices.Concat(p.groups...) {
+	for _, c := range p.changes() {
 		here, there := p.model.guests[c.guest].layout(), less.model.guests[c.guest].layout()
 		if here.copied > there.copied {
 			more = append(more, c)

@@ -2,6 +2,7 @@ package balance
 
 import (
 	"cmp"
+	"iter"
 	"math"
 	"slices"
 )
@@ -11,6 +12,7 @@ import (
 type search struct {
 	m       *model
 	movable []int // indexes of guests
+	pairs   bool  // a descent may move two guests together
 	steps   int   // remaining evaluations
 }
 
@@ -27,26 +29,56 @@ const sweepSteps = 10
 // by a few MiB.
 const equal = 0.01
 
-// targets returns the changes that lead to the best states found, best first. It
-// leaves the model unchanged.
-func (m *model) targets(movable []int, moves int) [][]change {
+// targets yields the changes that lead to the best states found, best first; none if no state is better. Whenever it
+// yields, the model is as before. Where few guests are movable, it tries pairs of moves only if the search of all
+// combinations does not end, or if its result is not wanted: trying all pairs takes as long as that search.
+func (m *model) targets(movable []int, moves int) iter.Seq[[]change] {
+	few, s := len(movable) <= fewMovable, &search{m: m, movable: movable}
+	return func(yield func([]change) bool) {
+		effort := withPairs
+		if few {
+			effort = singleMoves
+		}
+		near := m.descent(movable, moves, effort)
+		best, exact := s.bestOfAll(m.costAfter(near), equal*m.price(near))
+		far := m.changes(m.state(), best)
+		switch {
+		case !exact && few:
+			near = m.descent(movable, moves, withRestarts)
+		case exact && len(far) > 0:
+			if !yield(far) {
+				return
+			}
+			if few {
+				near = m.descent(movable, moves, withPairs)
+			}
+		}
+		if len(near) > 0 {
+			yield(near)
+		}
+	}
+}
+
+// bestInstead returns the changes that lead to the best state found; none if no state is better than a known one. As in
+// targets, a better state must be cheaper by a margin.
+func (m *model) bestInstead(movable []int, known []change, moves int) []change {
 	s := &search{m: m, movable: movable}
-	near := m.descent(movable, moves, false)
-	price := 0.0
-	for _, c := range near {
-		price += m.guests[c.guest].layouts[c.layout].price
-	}
-	best, exact := s.bestOfAll(m.costAfter(near), equal*price)
+	best, exact := s.bestOfAll(m.costAfter(known), equal*m.price(known))
 	switch {
-	case !exact && len(movable) > fewMovable:
-		return [][]change{near}
-	case !exact:
-		return [][]change{m.descent(movable, moves, true)}
+	case exact:
+		return m.changes(m.state(), best)
+	case len(movable) <= fewMovable:
+		return m.descent(movable, moves, withRestarts)
 	}
-	if far := m.changes(m.state(), best); len(far) > 0 {
-		return [][]change{far, near}
+	return m.descent(movable, moves, withPairs)
+}
+
+// price returns what the copies of changes cost.
+func (m *model) price(changes []change) (sum float64) {
+	for _, c := range changes {
+		sum += m.guests[c.guest].layouts[c.layout].price
 	}
-	return [][]change{near}
+	return sum
 }
 
 // costAfter returns the host's cost after changes.
@@ -58,11 +90,19 @@ func (m *model) costAfter(changes []change) float64 {
 	return total
 }
 
-// descent returns the changes of the best of several descents: one from the
-// current state and, if it starts again, one without each movable guest and one from each of
-// their other layouts. All share the same steps.
-func (m *model) descent(movable []int, moves int, again bool) []change {
-	s := &search{m: m, movable: movable, steps: sweepSteps * m.policy.SearchSteps}
+// effort is how thoroughly a descent searches.
+type effort int
+
+const (
+	singleMoves  effort = iota // one guest moves at a time
+	withPairs                  // two guests move together where no single move helps
+	withRestarts               // and again without each movable guest, and from each of their other layouts
+)
+
+// descent returns the changes of the best of several descents, or of one from the current state. All share the same
+// steps.
+func (m *model) descent(movable []int, moves int, effort effort) []change {
+	s := &search{m: m, movable: movable, pairs: effort >= withPairs, steps: sweepSteps * m.policy.SearchSteps}
 	first, began := m.state(), slices.Clone(m.usage)
 	best, low := first, m.total()
 	s.descend(moves, func() {
@@ -71,7 +111,7 @@ func (m *model) descent(movable []int, moves int, again bool) []change {
 		}
 	})
 	m.restore(first)
-	if !again {
+	if effort < withRestarts {
 		return m.changes(first, best)
 	}
 	restart := func() {
@@ -95,8 +135,8 @@ func (m *model) descent(movable []int, moves int, again bool) []change {
 	return m.changes(first, best)
 }
 
-// fewMovable is the number of movable guests up to which descent starts again
-// from each guest's other layouts.
+// fewMovable is the number of movable guests up to which all combinations of their layouts are searched, or a descent
+// starts again from each of their other layouts.
 const fewMovable = 16
 
 func (m *model) state() []int {
@@ -161,7 +201,8 @@ func (s *search) bestOfAll(near, margin float64) (best []int, exact bool) {
 		adds[k] = m.additions(g)
 	}
 	b := &branching{search: s, first: first, began: began, best: slices.Clone(first),
-		low: min(now, near-margin) - enough, steps: m.policy.SearchSteps}
+		low: min(now, near-margin) - enough, steps: m.policy.SearchSteps, rises: make([]float64, len(m.nodes))}
+	b.findSecond(adds)
 	nodes := 0.0
 	for i := range m.nodes {
 		nodes += m.costNow(i)
@@ -169,7 +210,7 @@ func (s *search) bestOfAll(near, margin float64) (best []int, exact bool) {
 	}
 	b.extend(0, fixed+nodes, adds)
 	if b.crowds() { // and where vCPUs have no CPU, one more guest may add less than the one before
-		b.alone = true
+		b.alone, b.second = true, nil
 		b.extend(0, fixed+nodes, adds)
 	}
 	return b.best, b.steps > 0
@@ -206,6 +247,85 @@ type branching struct {
 	low   float64 // an answer must cost less
 	steps int     // left
 	alone bool    // a guest is taken to add as little as if no other movable one were on the host
+
+	// second is the least that each guest adds with each of its layouts if another movable guest is on the same node.
+	// nil: not known.
+	second [][]float64
+	rises  []float64 // by node; used by leastOf
+}
+
+// findSecond finds what guests add as the second one on a node, if that takes a small part of the steps.
+func (b *branching) findSecond(adds [][]addition) {
+	const part = 8
+	layouts, m := 0, b.m
+	for k := range adds {
+		layouts += len(adds[k])
+	}
+	tries := layouts * (len(adds) - 1)
+	if tries > b.steps/part {
+		return
+	}
+	b.steps -= tries
+	b.second = make([][]float64, len(adds))
+	for k, of := range adds {
+		b.second[k] = make([]float64, len(of))
+		for l := range of {
+			b.second[k][l] = math.Inf(1)
+		}
+	}
+	for k, g := range b.movable {
+		for l := range adds[k] {
+			placed := &m.guests[g].layouts[l]
+			if len(placed.on) != 1 || math.IsInf(adds[k][l].cost, 1) {
+				continue
+			}
+			was := m.guests[g].at
+			m.guests[g].at = l
+			m.put(g, 1)
+			b.addSecond(k, placed, adds)
+			m.put(g, -1)
+			m.guests[g].at = was
+		}
+	}
+}
+
+// addSecond notes what each other guest adds on the node of a layout that one guest has now.
+func (b *branching) addSecond(first int, placed *layout, adds [][]addition) {
+	for k, g := range b.movable {
+		for l := range adds[k] {
+			on := b.m.guests[g].layouts[l].on
+			if k != first && len(on) == 1 && on[0].node == placed.on[0].node && !math.IsInf(adds[k][l].cost, 1) {
+				b.second[k][l] = min(b.second[k][l], b.m.addition(g, l))
+			}
+		}
+	}
+}
+
+// leastOf returns the least that the guests from position k on add. Each adds the least alone, but of those that add
+// the least on the same node, all but one add as much as the second guest there, or as with their next best layout.
+// Which one of them is alone does not matter: the rise of the others counts, without the greatest.
+func (b *branching) leastOf(k int, adds [][]addition) (sum float64) {
+	for i, of := range adds {
+		best := least(of)
+		sum += of[best].cost
+		on := b.m.guests[b.movable[k+i]].layouts[best].on
+		if b.second == nil || len(on) != 1 {
+			continue
+		}
+		next := b.second[k+i][best]
+		for l := range of {
+			if l != best {
+				next = min(next, of[l].cost)
+			}
+		}
+		rise, highest := max(0, next-of[best].cost), &b.rises[on[0].node]
+		if !math.IsInf(rise, 1) {
+			sum += min(rise, *highest)
+			*highest = max(rise, *highest)
+		}
+	}
+	clear(b.rises)
+	return sum
 }
 
 // crowds reports whether vCPUs have no CPU in the best state.
@@ -253,17 +373,17 @@ func (b *branching) extend(k int, cost float64, adds [][]addition) {
 	if b.steps -= stepsEach * len(adds); b.steps <= 0 {
 		return
 	}
-	rest := 0.0
-	for _, of := range adds[1:] {
-		rest += of[least(of)].cost
-	}
+	rest := b.leastOf(k+1, adds[1:])
 	g := b.movable[k]
 	was := m.guests[g].at
 	for _, l := range ascending(adds[0]) {
 		if cost+adds[0][l].cost+rest >= b.low {
 			break
 		}
-		added := m.addition(g, l)
+		added := adds[0][l].cost
+		if adds[0][l].outdated || b.alone {
+			added = m.addition(g, l)
+		}
 		if cost+added+rest >= b.low {
 			continue
 		}
@@ -384,12 +504,12 @@ func (m *model) allowedSince(first []int, began []usage) bool {
 	return true
 }
 
-// descend repeatedly makes the best single move, or the best pair if no single
+// descend repeatedly makes the best single move, or, if it may, the best pair if no single
 // move helps, until nothing helps or the number of moves is reached. It calls made after each.
 func (s *search) descend(moves int, made func()) {
 	for range moves {
 		found, rise := s.single()
-		if rise > -enough {
+		if rise > -enough && s.pairs {
 			found, rise = s.pair()
 		}
 		if rise > -enough {

@@ -147,3 +147,18 @@ func BenchmarkPlanSixOn8(b *testing.B) {
 		})
 	}
 }
+
+// A plan of six VMs takes few steps, because the bound of the search knows that only one of them can have the CPU next
+// to their memory.
+func TestSearch_ProvesWithFewSteps(t *testing.T) {
+	r := onNodeZero("nodes:8 sockets:2 cores:1 memory:2G by-socket distances:10,16,28", 6)
+	r.Policy.SearchSteps = 3_000
+	m := newModel(r)
+	m.markDegraded(r)
+	movable := []int{0, 1, 2, 3, 4, 5}
+	known := m.descent(movable, len(movable), singleMoves)
+	s := &search{m: m, movable: movable}
+	if _, ended := s.bestOfAll(m.costAfter(known), equal*m.price(known)); !ended {
+		t.Errorf("the search did not end within %d steps", r.Policy.SearchSteps)
+	}
+}

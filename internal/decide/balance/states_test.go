@@ -162,7 +162,7 @@ func TestSearch_RespectsLimits(t *testing.T) {
 				movable = append(movable, i)
 			}
 		}
-		for _, wanted := range m.targets(movable, 16) {
+		for wanted := range m.targets(movable, 16) {
 			found += len(wanted)
 			if _, ok := m.try(wanted...); !ok {
 				t.Fatalf("%swanted is what cannot be: %v", described(h), wanted)
@@ -204,7 +204,7 @@ func TestSearch_DetoursAvoidNoLimit(t *testing.T) {
 		Policy: policy.Policy{Balance: policy.Balance{Guests: map[string]policy.Mode{"g0": "off", "g6": "off"}}}}
 	m := newModel(r)
 	m.markDegraded(r)
-	for _, wanted := range m.targets([]int{1, 2, 3, 4, 5, 7, 8}, 16) {
+	for wanted := range m.targets([]int{1, 2, 3, 4, 5, 7, 8}, 16) {
 		if _, ok := m.try(wanted...); !ok {
 			t.Errorf("%swanted is what cannot be: %v", described(h), wanted)
 		}

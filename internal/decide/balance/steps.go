@@ -56,7 +56,7 @@ func (p *planner) pass(mode policy.Mode) {
 			return
 		}
 		again := false
-		for _, wanted := range p.model.targets(movable, 2*p.budget.guests) {
+		for wanted := range p.model.targets(movable, 2*p.budget.guests) {
 			if again = p.commitAll(p.model.preferRepin(wanted)); again {
 				break // the other state may be reachable if this one is not
 			}
