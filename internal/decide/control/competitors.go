@@ -55,6 +55,8 @@ type competition struct {
 	fastest float64
 	// served are guests of the last plan to which the kernel has brought memory ahead of it.
 	served []string
+	// leftOn is when a move that gave way last left kernel balancing on for the next one.
+	leftOn time.Time
 	// stirred is when the kernel was last seen to bring memory to vCPUs for moves.
 	stirred time.Time
 	drifted map[string]time.Time // since when a guest differs from its placement
@@ -191,7 +193,7 @@ func (c *Controller) facts() competitors.Facts {
 	f := competitors.Facts{
 		Kernel: h.Kernel, Seen: h.Taken, Moves: sample.Moves, Window: sample.Window, Mode: c.rules.policy.Balance.Mode,
 		Movers: c.rules.policy.Movers, Tried: o.tried, Former: o.balancing, Set: o.set, Now: c.turn.now,
-		Pulling: c.pulls() || c.pullsAhead(),
+		Pulling: c.pulls() || c.pullsAhead() || c.pullsNow(),
 	}
 	f.Kernel.NUMABalancing = c.ownBalancing()
 	if !f.Kernel.NumadRunning {
@@ -265,10 +267,13 @@ func (c *Controller) settingChanged(e SettingChanged) {
 	o.changing, o.restoring = nil, false
 	if restoring {
 		c.restored(r, e)
-		return
+	} else {
+		c.changed(r, e)
 	}
-	c.changed(r, e)
-	if c.turn.stopping {
+	switch {
+	case !c.turn.stopping:
+		c.startJob() // it may have waited for the change
+	case !restoring:
 		c.finish()
 	}
 }

@@ -202,8 +202,8 @@ func (c *Controller) act() {
 	}
 	c.finishRest()
 	c.pullAhead()
+	c.startJob() // it may take over kernel balancing, which is not restored then
 	c.changeSetting()
-	c.startJob()
 	c.readClosely()
 	c.turn.ready.SampleIn = c.soon()
 }

@@ -227,6 +227,11 @@ func (c *competition) holds() bool {
 	return c.balancing != "" && c.set != "" && c.set != competitors.Off(c.balancing)
 }
 
+// restores reports whether kernel balancing is being restored.
+func (c *competition) restores() bool {
+	return c.changing != nil && c.changing.Kind == plan.RestoreSetting && c.changing.Path == plan.NUMABalancingPath
+}
+
 // pulls reports whether kernel balancing, which a move has left on, is to stay on: the move has left memory behind
 // that its guests did not use. The kernel brings it once they do. It ends when the rest of the moves has been
 // finished, or if another guest would be exposed.
@@ -512,15 +517,28 @@ func (c *Controller) drifts() bool {
 	return !last.IsZero() && c.turn.now.Sub(last) < settles
 }
 
-// handOver gives a move the setting that was enabled ahead of it.
+// handOver gives a move the setting that was enabled ahead of it, or that a move left on which gave way to it. Memory
+// that another move has left behind may need it for longer: then the controller holds it.
 func (c *Controller) handOver(j Job) *journal.SettingChange {
 	o := &c.competition
-	if !c.pullsAhead() || o.changing != nil || j.By != Balancer {
+	wanted := c.pullsAhead() || o.holds() && !c.pulls()
+	if !wanted || o.changing != nil || j.By != Balancer {
 		return nil
 	}
 	held := &journal.SettingChange{Path: plan.NUMABalancingPath, Former: o.balancing, Value: o.set, Held: true}
 	o.balancing, o.set, o.aheadOf = "", "", nil
+	o.wanted = slices.DeleteFunc(o.wanted, func(r plan.Remedy) bool { return r.Kind == plan.RestoreSetting })
 	return held
+}
+
+// pullsNow reports whether the kernel brings memory for the running move, as far as was known when it began, or for one
+// that gave way a moment ago: the next plan decides about its guests and about the others.
+func (c *Controller) pullsNow() bool {
+	if r := c.jobs.running; r != nil {
+		return r.pulled
+	}
+	left := c.competition.leftOn
+	return !left.IsZero() && c.turn.now.Sub(left) < leads+c.degradedFor()
 }
 
 // takeBack takes a setting back from a move that did not begin.

@@ -65,9 +65,10 @@ func (c *Controller) queueMove(m plan.Move, by Initiator) {
 	c.jobs.queue = append(c.jobs.queue, Job{ID: id, Kind: MoveJob, Move: m, By: by})
 }
 
-// startJob starts the next job if none runs.
+// startJob starts the next job if none runs. A job that found kernel balancing on while it is being restored would wait
+// for memory that the kernel does not bring.
 func (c *Controller) startJob() {
-	if c.jobs.running != nil || len(c.jobs.queue) == 0 || c.closely.awaited() {
+	if c.jobs.running != nil || len(c.jobs.queue) == 0 || c.closely.awaited() || c.competition.restores() {
 		return
 	}
 	next := 0
@@ -213,6 +214,9 @@ func (c *Controller) count(m *Moved) {
 	t.PulledBytes += m.Pulled
 	if m.Held != nil {
 		c.competition.balancing, c.competition.set = m.Held.Former, m.Held.Value
+		if m.GaveWay {
+			c.competition.leftOn = c.turn.now
+		}
 	}
 	if m.Pulled > 0 {
 		c.competition.stirred = c.turn.now

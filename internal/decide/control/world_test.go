@@ -165,6 +165,9 @@ func jobText(j *control.Job) string {
 	if j.Drifts {
 		text += ", memory drifts"
 	}
+	if j.Held != nil {
+		text += ", takes kernel balancing over"
+	}
 	if len(j.Served) > 0 {
 		text += ", the kernel has served " + strings.Join(j.Served, " ")
 	}
