@@ -60,6 +60,7 @@ func Plan(r Request) (plan.Plan, error) {
 	if p.copied() > 0 {
 		p = p.orWithoutRefused(r)
 		p = p.orCautious(r)
+		p = p.orWithoutExchanges(r)
 	}
 	p.round.Blocked = p.blocked()
 	return p.round, nil
@@ -131,6 +132,50 @@ func (p *planner) orCautious(r Request) *planner {
 	return p
 }
 
+// orWithoutExchanges returns the plan, or a better one in which a guest stays on its nodes, to which an earlier move
+// has brought a part of its memory, instead of leaving them to another guest. To which of the two a node is worth more
+// differs by little, and loads vary; but what has come is copied again.
+func (p *planner) orWithoutExchanges(r Request) *planner {
+	if len(p.model.guests) > manyMovable {
+		return p
+	}
+	exchanged := p.exchanged()
+	for _, guest := range exchanged[:min(replans, len(exchanged))] {
+		if q := needed(r, slices.Concat(p.excluded, p.model.elsewhere(guest))); q.better(p) {
+			p = q
+		}
+	}
+	return p
+}
+
+// exchanged returns the guests with a part of their memory on their nodes that leave these while another guest comes to
+// one of them.
+func (p *planner) exchanged() (guests []int) {
+	all := p.changes()
+	for _, c := range all {
+		g := &p.model.guests[c.guest]
+		from := &g.layouts[0]
+		comes := func(d change) bool {
+			return d.guest != c.guest && p.model.guests[d.guest].layouts[d.layout].runsWith(from)
+		}
+		if from.inPart() && !g.layouts[c.layout].runsWith(from) && slices.ContainsFunc(all, comes) {
+			guests = append(guests, c.guest)
+		}
+	}
+	return guests
+}
+
+// elsewhere returns the changes of a guest to nodes on which none of its vCPUs may run now.
+func (m *model) elsewhere(guest int) (all []change) {
+	layouts := m.guests[guest].layouts
+	for l := range layouts {
+		if l != 0 && !layouts[l].runsWith(&layouts[0]) {
+			all = append(all, change{guest, l})
+		}
+	}
+	return all
+}
+
 // replans bounds how often a plan is made again without the changes that it refused.
 const replans = 4
 
@@ -198,7 +243,7 @@ func newPlanner(r Request, excluded []change) *planner {
 	p := &planner{
 		model: m, host: *r.Host, budget: budget{bytes: m.policy.Balance.BytesPerRound,
 			guests: m.policy.Balance.GuestsPerRound},
-		refused: map[string]string{}, began: slices.Clone(m.usage),
+		refused: map[string]string{}, began: slices.Clone(m.usage), excluded: excluded,
 		now: r.Now, lasting: r.Lasting, proposed: map[string][]plan.Proposal{},
 		past: slices.Concat(r.Past.Degraded, r.Past.Waiting),
 	}

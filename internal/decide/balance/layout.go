@@ -52,6 +52,31 @@ func (m *model) nodeSet(l *layout) topology.NodeSet {
 	return s
 }
 
+// runsWith reports whether vCPUs run on a node with both layouts.
+func (l *layout) runsWith(other *layout) bool {
+	for _, a := range l.on {
+		for _, b := range other.on {
+			if a.node == b.node && a.cpu > 0 && b.cpu > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// inPart reports whether a part of the memory is where vCPUs run, and a part where none run.
+func (l *layout) inPart() bool {
+	here, elsewhere := 0.0, 0.0
+	for _, s := range l.on {
+		if s.cpu > 0 {
+			here += s.mem
+		} else {
+			elsewhere += s.mem
+		}
+	}
+	return here > slack && elsewhere > slack
+}
+
 // part is a cell's shares of a guest's vCPUs and memory, 0 to 1.
 type part struct{ cpu, mem float64 }
 

@@ -30,6 +30,7 @@ type planner struct {
 	groups  [][]change        // of each move of the plan
 	began   []usage           // before the first move
 
+	excluded []change // changes that the plan does without
 	now      time.Time
 	lasting  bool                       // as in Request
 	past     []plan.Degraded            // guests of the last plan, with its proposals
