@@ -151,7 +151,7 @@ func (c *Controller) jobEnded(e JobEnded) {
 	if e.Err != nil || j.Kind == RecoverJob && len(c.recovery.cut) > 0 { // another process may hold some
 		c.recovery.failed = c.turn.now
 	}
-	if c.othersBegan() {
+	if c.othersBegan() || c.allRelieved() {
 		c.jobs.dropPlanned() // the next plan decides about all together, by their present loads
 	}
 	if e.Err == nil && !c.turn.stopping {

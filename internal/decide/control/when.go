@@ -112,6 +112,10 @@ func (c *Controller) othersBegan() bool {
 	return false
 }
 
+// allRelieved reports whether guests were over a threshold at the last plan, and the latest sample shows none: queued
+// moves were planned for loads that have ended, or that the moves before them have relieved.
+func (c *Controller) allRelieved() bool { return len(c.when.over) > 0 && len(c.overThreshold()) == 0 }
+
 // atOnce is a SampleIn that does not wait.
 const atOnce = time.Millisecond
 
