@@ -74,6 +74,8 @@ type Moved struct {
 	Left []string
 	// Held is a setting that the move could not restore; nil: none.
 	Held *journal.SettingChange
+	// Idle are guests in Left that hardly worked any more, so that the move left their memory.
+	Idle []string
 	// GaveWay: it left memory, because StopGivesWay stopped it. Its guests may move again at once.
 	GaveWay bool
 }

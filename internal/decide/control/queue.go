@@ -245,8 +245,22 @@ func (c *Controller) count(m *Moved) {
 	c.loads.remember(e)
 	c.cooldown.remember(e)
 	if !m.GaveWay {
-		c.cooldown.begin(&m.Move, c.turn.now, stayed)
+		move := m.withoutLoad(c.rules.policy.Balance.WithDefaults().MinCPUDemand)
+		c.cooldown.begin(&move, c.turn.now, stayed)
 	}
+}
+
+// withoutLoad returns the move as if it had been planned for the load that its idle guests have now, in CPUs: when they
+// work again, they have no cooldown.
+func (m *Moved) withoutLoad(idle float64) plan.Move {
+	move := m.Move
+	move.Guests = slices.Clone(move.Guests)
+	for i := range move.Guests {
+		if g := &move.Guests[i]; slices.Contains(m.Idle, g.Guest) {
+			g.Demand = idle
+		}
+	}
+	return move
 }
 
 // staysPut reports whether a move that ended this way left its guests where they were.

@@ -3,6 +3,7 @@ package control_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -301,14 +302,20 @@ func (w *world) jobCommand(d *datadriven.TestData) {
 	w.step(e)
 }
 
-// leave gives a guest of a move the limit to all nodes that it had before.
+// leave gives a guest of a move the limit to all nodes that it had before, and an idle one its memory.
 func (w *world) leave(m *control.Moved, d *datadriven.TestData) {
 	var name string
-	if !d.MaybeScanArgs(w.t, "left", &name) {
+	idle := d.MaybeScanArgs(w.t, "idle", &name)
+	if !idle && !d.MaybeScanArgs(w.t, "left", &name) {
 		return
 	}
 	m.Left = []string{name}
 	g := w.guests[name]
+	if idle {
+		m.Idle = m.Left
+		at := slices.IndexFunc(m.Move.Guests, func(g plan.GuestMove) bool { return g.Guest == name })
+		g.Seen.MemoryByNode = maps.Clone(m.Move.Guests[at].Undo.Memory)
+	}
 	for i := range g.Seen.Threads {
 		g.Seen.Threads[i].Mems = w.topology.NodeSet()
 	}

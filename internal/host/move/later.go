@@ -137,7 +137,7 @@ func (m *mover) leaveAll() {
 	for _, g := range m.order {
 		if done, total := g.turn.Done(); done < total {
 			g.turn.Leave()
-			g.left, g.cold, g.gaveWay = true, true, true
+			g.left, g.cold, g.partly = true, true, true
 		}
 	}
 }

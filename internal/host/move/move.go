@@ -110,8 +110,10 @@ type Result struct {
 	// Left are the guests of which Request.Later left something to do.
 	Left []string `json:"left,omitempty"`
 	// GaveWay: it left memory because of Request.GiveWay.
-	GaveWay bool           `json:"gave_way,omitempty"`
-	Bytes   topology.Bytes `json:"moved_bytes"`
+	GaveWay bool `json:"gave_way,omitempty"`
+	// Idle are guests in Left that worked when the move was planned, and hardly do now: their memory was not copied.
+	Idle  []string       `json:"idle,omitempty"`
+	Bytes topology.Bytes `json:"moved_bytes"`
 	// Pulled is the memory that the kernel brought to the vCPUs (Request.Pull).
 	Pulled topology.Bytes `json:"pulled_bytes,omitempty"`
 	// Seen is the host when the move was verified, as Observe without names shows it; nil: it
@@ -173,8 +175,9 @@ type moving struct {
 	turn       *apply.Turn
 	seen       inventory.Guest // when the steps were planned
 	pull       order.Pull
-	cold       bool   // the kernel has left a little memory that is hardly used
-	gaveWay    bool   // the move gave way before its memory had come
+	cold       bool // the kernel has left a little memory that is hardly used
+	partly     bool // its memory was left before it had come: the move gave way, or the guest hardly works
+	use        vcpuUse
 	err        error  // why it did not complete
 	left       bool   // Request.Later left something to do
 	unprepared bool   // err occurred before anything was copied
@@ -217,6 +220,7 @@ func (h *Host) Move(ctx context.Context, r Request) (Result, error) {
 		if err := m.ways(&inv, m.Move.Guests, m.asked); err != nil {
 			return err
 		}
+		m.watchUse(&inv)
 		if err := m.former(ctx, &inv); err != nil {
 			return err
 		}

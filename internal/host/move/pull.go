@@ -289,7 +289,7 @@ type watched struct {
 
 // watchPull waits until the kernel has brought the memory, or is slower than
 // copying would be. What it leaves of a guest waits for a quiet time if it is little, or so much
-// that the guest works without it, and is copied otherwise. If the move is to give way, it ends before the last pages,
+// that the guest works without it, or if the guest hardly works any more, and is copied otherwise. If the move is to give way, it ends before the last pages,
 // or some seconds later: the vCPUs are at their targets, and the kernel brings memory without it.
 func (m *mover) watchPull(ctx context.Context, x apply.Executor, p *pull) error {
 	var state order.Pulling
@@ -307,6 +307,9 @@ func (m *mover) watchPull(ctx context.Context, x apply.Executor, p *pull) error 
 		m.tell("the kernel brings memory to the vCPUs", 0)
 		if yielding.passed(most) {
 			return errGivesWay
+		}
+		if m.allIdle(p.guests) { // the kernel brings memory that is used
+			break
 		}
 		goesOn := func() bool {
 			left, of := p.remains()
@@ -326,7 +329,11 @@ func (m *mover) watchPull(ctx context.Context, x apply.Executor, p *pull) error 
 			break
 		}
 	}
+	m.leaveIdle()
 	for _, g := range p.guests {
+		if g.partly {
+			continue
+		}
 		all := g.seen.Seen.MemoryByNode.Total()
 		unused := state.Ebbed() && order.Unused(g.left+g.stays, all)
 		if m.Later && (unused || order.Cold(g.left+g.stays, all)) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/decide/drift"
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/operate"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -144,6 +145,7 @@ func (m *mover) copyAll(ctx context.Context, x apply.Executor, pace apply.Pacer)
 		m.traceSlice(t)
 		m.tell("copying memory", m.pace.reached)
 		m.follow(ctx, x, false)
+		m.leaveIdle()
 	})
 }
 
@@ -191,19 +193,19 @@ func (m *mover) steps(ctx context.Context, x apply.Executor, g *moving, steps []
 	g.bound.Outcomes = append(g.bound.Outcomes, outcomes...)
 }
 
-// verify verifies every guest, in one observation.
+// verify verifies every guest, in one observation. The mappings of guests are read only if figures by node do not show
+// that their memory is in place.
 func (m *mover) verify(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx),
 		operate.CleanUpTime*time.Duration(max(1, len(m.guests))))
 	defer cancel()
-	var names []string
-	for _, g := range m.guests {
-		if !g.pinned() {
-			names = append(names, g.Guest)
-		}
-	}
+	closely := func(g *moving) bool { return !g.pinned() && !m.onOneNode(g) }
 	began := m.elapsed()
-	inv, unread := m.host.Observe(ctx, names...)
+	inv, unread := m.observeMoved(ctx, closely)
+	if unread == nil && slices.ContainsFunc(m.guests, func(g *moving) bool { return !closely(g) && g.doubtful(&inv) }) {
+		closely = func(g *moving) bool { return !g.pinned() }
+		inv, unread = m.observeMoved(ctx, closely)
+	}
 	m.trace.Add("", journal.TraceVerify, began, m.elapsed(), 0)
 	var errs []error
 	if unread != nil {
@@ -221,8 +223,8 @@ func (m *mover) verify(ctx context.Context) error {
 			g.digest = m.host.BindingDigest(ctx, seen)
 		}
 		verified := operate.Verified
-		if g.pinned() {
-			verified = operate.PinsVerified
+		if !closely(g) {
+			verified = operate.VerifiedByNode
 		}
 		t, err := verified(&inv, g.Guest)
 		if err == nil {
@@ -237,9 +239,36 @@ func (m *mover) verify(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// pinned reports whether only threads of the guest were changed, or the move gave way, so that its memory is not
-// verified. To read its mappings, the kernel would walk all of its memory, and its vCPUs would wait for that.
-func (g *moving) pinned() bool { return g.cold && (len(g.copies) == 0 || g.gaveWay) }
+// observeMoved observes the host, and reads the mappings of some guests of the move.
+func (m *mover) observeMoved(ctx context.Context, closely func(*moving) bool) (inventory.Host, error) {
+	var names []string
+	for _, g := range m.guests {
+		if closely(g) {
+			names = append(names, g.Guest)
+		}
+	}
+	return m.host.Observe(ctx, names...)
+}
+
+// onOneNode reports whether figures by node show as well as mappings do whether the guest's memory is in place. What a
+// command has moved is verified mapping by mapping in any case.
+func (m *mover) onOneNode(g *moving) bool { return m.Later && g.Placement.Nodes.Len() == 1 }
+
+// doubtful reports whether the guest's memory is not in place, by its figures by node, or whether there are none.
+func (g *moving) doubtful(inv *inventory.Host) bool {
+	seen, ok := inv.Guest(g.Guest)
+	if !ok || g.pinned() {
+		return false
+	}
+	isMemory := func(d drift.Difference) bool { return d.Kind == drift.Memory }
+	return len(seen.Seen.MemoryByNode) == 0 ||
+		slices.ContainsFunc(g.withoutLeft(drift.Of(*seen, &inv.Topology)), isMemory)
+}
+
+// pinned reports whether only threads of the guest were changed, or its memory was left before it had come, so that its
+// memory is not verified. To read its mappings, the kernel would walk all of its memory, and its vCPUs would wait for
+// that.
+func (g *moving) pinned() bool { return g.cold && (len(g.copies) == 0 || g.partly) }
 
 // ordinary is an observation without what only this move has: its claims, and the mappings of
 // its guests.

@@ -184,9 +184,9 @@ func Verified(inv *inventory.Host, name string) (Truth, error) {
 	return verified(inv, name, (*inventory.Guest).ReadClosely)
 }
 
-// PinsVerified is the truth about one guest of which only the threads were changed. The inventory need not have its
-// mappings.
-func PinsVerified(inv *inventory.Host, name string) (Truth, error) {
+// VerifiedByNode is the truth about one guest by figures for its nodes. The inventory need not have its mappings, which
+// show policies and cells.
+func VerifiedByNode(inv *inventory.Host, name string) (Truth, error) {
 	return verified(inv, name, func(g *inventory.Guest) bool { return len(g.Seen.Threads) > 0 })
 }
 
