@@ -81,7 +81,7 @@ func (s *session) measure(ctx context.Context, shape lab.Shape, run *Run) (err e
 
 // Of a failed run: how long the manager may take to print its notes, and how much of each console they have.
 const (
-	notesTime   = 30 * time.Second
+	notesTime   = time.Minute
 	consoleTail = 2000 // bytes
 )
 
@@ -106,8 +106,19 @@ func (s *session) afterFailure(ctx context.Context) string {
 		console, err := s.host.GuestConsole(name)
 		tail("VM "+name, console, err)
 	}
-	return notes
+	executed, err := s.sh(limited, executing, s.layout.names()...)
+	if err != nil {
+		executed += err.Error() + "\n"
+	}
+	return notes + "what the vCPUs executed, twice:\n" + executed
 }
+
+// executing prints where each guest's vCPUs are, in the kernel of the guest (CPL=0) or a program (CPL=3), and how much
+// CPU time QEMU has used, in hundredths of a second: a vCPU that is stuck stays there.
+const executing = `for i in 1 2; do for g; do
+echo "$g: $(awk '{print $14 + $15}' /proc/$(cat /run/libvirt/qemu/$g.pid)/stat) $(
+virsh -q qemu-monitor-command $g --hmp 'info registers -a' | grep -oE '[RE]IP=[0-9a-f]+|CPL=[0-9]|HLT=[0-9]' | xargs)"
+done; done`
 
 // start brings those guests up that are there at the beginning, until all have
 // filled their memory.

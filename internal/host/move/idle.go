@@ -111,7 +111,7 @@ func (m *mover) leaveIdle() {
 		if done >= total || g.err != nil || !m.hardlyWorks(g) {
 			continue
 		}
-		m.note(fmt.Sprintf("VM %s hardly works any more: %v wait for a quiet time", g.Guest, total-done))
+		m.note(fmt.Sprintf("VM %s hardly works any more: %v of its memory wait for a quiet time", g.Guest, total-done))
 		g.turn.Leave()
 		g.left, g.cold, g.partly = true, true, true
 		m.moved.Idle = append(m.moved.Idle, g.Guest)

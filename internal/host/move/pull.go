@@ -289,8 +289,9 @@ type watched struct {
 
 // watchPull waits until the kernel has brought the memory, or is slower than
 // copying would be. What it leaves of a guest waits for a quiet time if it is little, or so much
-// that the guest works without it, or if the guest hardly works any more, and is copied otherwise. If the move is to give way, it ends before the last pages,
-// or some seconds later: the vCPUs are at their targets, and the kernel brings memory without it.
+// that the guest works without it, or if the guest hardly works any more. Else it is copied. If the move is to give
+// way, it ends before the last pages, or some seconds later: the vCPUs are at their targets, and the kernel brings
+// memory without it.
 func (m *mover) watchPull(ctx context.Context, x apply.Executor, p *pull) error {
 	var state order.Pulling
 	yielding := m.yielding()
