@@ -113,7 +113,6 @@ func (m *mover) leaveIdle() {
 		}
 		m.note(fmt.Sprintf("VM %s hardly works any more: %v of its memory wait for a quiet time", g.Guest, total-done))
 		g.turn.Leave()
-		g.left, g.cold, g.partly = true, true, true
-		m.moved.Idle = append(m.moved.Idle, g.Guest)
+		g.left, g.cold, g.partly, g.idle = true, true, true, true
 	}
 }

@@ -149,10 +149,14 @@ func (m *mover) finish(ctx context.Context, err error) (Result, error) {
 
 // sum adds up the guests' copied memory so far.
 func (m *mover) sum() {
-	m.moved.Guests, m.moved.Left, m.moved.Held = nil, nil, cmp.Or(m.pulling.held, m.moved.Held)
+	m.moved.Guests, m.moved.Left, m.moved.Idle = nil, nil, nil
+	m.moved.Held = cmp.Or(m.pulling.held, m.moved.Held)
 	for _, g := range m.guests {
 		if g.left {
 			m.moved.Left = append(m.moved.Left, g.Guest)
+		}
+		if g.idle {
+			m.moved.Idle = append(m.moved.Idle, g.Guest)
 		}
 		m.moved.Guests = append(m.moved.Guests, g.bound)
 		if !g.counted {

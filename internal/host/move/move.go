@@ -178,6 +178,7 @@ type moving struct {
 	cold       bool // the kernel has left a little memory that is hardly used
 	partly     bool // its memory was left before it had come: the move gave way, or the guest hardly works
 	use        vcpuUse
+	idle       bool   // its memory was left because it hardly works
 	err        error  // why it did not complete
 	left       bool   // Request.Later left something to do
 	unprepared bool   // err occurred before anything was copied
