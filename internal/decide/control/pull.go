@@ -78,6 +78,8 @@ func (c *Controller) unexposed(h *inventory.Host) []string {
 // were degraded: by where they may run, not by where they happened to run. A plan that
 // pins all of them and copies no more replaces the first one. It may copy more if kernel balancing is on: then
 // the kernel brings the memory of these VMs to where they happen to run in any case.
+// If such a VM is degraded, the plan may copy its memory, too, although that is not repaid yet by how long it has been:
+// if moves began without it, the memory of all would be copied in turns, and that of this VM last.
 func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Move {
 	p := c.rules.policy
 	pulls := func(m plan.Move) bool { return m.Cost.Bytes > 0 }
@@ -91,17 +93,39 @@ func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Mo
 	if len(exposed) == 0 {
 		return first
 	}
-	second, ok := c.asDegraded(r, exposed, false)
-	out := slices.ContainsFunc(exposed, func(name string) bool { return !moves(second, name) })
-	if !ok || out || copied(second) > copied(first) && !c.competition.holds() {
+	all := func(planned []plan.Move) bool {
+		return !slices.ContainsFunc(exposed, func(name string) bool { return !moves(planned, name) })
+	}
+	second, ok := c.asDegraded(r, exposed, assumed{})
+	if ok && all(second) && (copied(second) <= copied(first) || c.competition.holds()) {
+		return second
+	}
+	degraded := slices.DeleteFunc(slices.Clone(exposed), func(name string) bool { return !c.isDegraded(name) })
+	if len(degraded) == 0 {
 		return first
 	}
-	return second
+	second, ok = c.asDegraded(r, exposed, assumed{lasting: degraded})
+	if ok && all(second) && copiedBut(second, degraded) <= copied(first) && c.pullsAll(r.Host, second) {
+		return second
+	}
+	return first
 }
 
-// asDegraded plans as if guests were degraded: by where they may run, not by where they happened to run; if busy, as if
-// they used all their vCPUs. ok is false if one of them may not be moved without an operator.
-func (c *Controller) asDegraded(r balance.Request, names []string, busy bool) (planned []plan.Move, ok bool) {
+// pullsAll reports whether the kernel can bring the memory of all moves of a plan at the same time.
+func (c *Controller) pullsAll(h *inventory.Host, planned []plan.Move) bool {
+	copying := slices.DeleteFunc(plan.JoinPulled(planned), func(m plan.Move) bool { return m.Cost.Bytes == 0 })
+	return len(copying) == 0 || len(copying) == 1 && c.canPull(h, copying[0])
+}
+
+// assumed is what a plan assumes of guests that it plans for as if they were degraded.
+type assumed struct {
+	busy    bool     // they use all their vCPUs
+	lasting []string // those whose present load has lasted, so that a copy is repaid
+}
+
+// asDegraded plans as if guests were degraded: by where they may run, not by where they happened to run. ok is false if
+// one of them may not be moved without an operator.
+func (c *Controller) asDegraded(r balance.Request, names []string, as assumed) (planned []plan.Move, ok bool) {
 	h := *r.Host
 	h.Guests = slices.Clone(h.Guests)
 	r.Host, r.Past.Degraded = &h, slices.Clone(r.Past.Degraded)
@@ -112,10 +136,13 @@ func (c *Controller) asDegraded(r balance.Request, names []string, busy bool) (p
 		}
 		load := *g.Seen.Load
 		load.Remote, g.Seen.Load = nil, &load
-		if busy {
+		if as.busy {
 			load.CPU, load.Wait = max(load.CPU, float64(g.Config.VCPUs)), 0
 		}
 		since := r.Now.Add(-c.degradedFor())
+		if slices.Contains(as.lasting, name) {
+			since = r.Now.Add(-time.Duration(c.rules.policy.Balance.WithDefaults().Horizon))
+		}
 		r.Past.Degraded = slices.DeleteFunc(r.Past.Degraded, func(d plan.Degraded) bool { return d.Guest == name })
 		r.Past.Degraded = append(r.Past.Degraded, plan.Degraded{Guest: name, Since: since})
 	}
@@ -148,7 +175,7 @@ func (c *Controller) withServed(r balance.Request, first []plan.Move) []plan.Mov
 		h.MoverBytesPerSecond = rate // the trial of our own copy ran before they worked
 	}
 	r.Host = &h
-	second, ok := c.asDegraded(r, o.served, false)
+	second, ok := c.asDegraded(r, o.served, assumed{})
 	out := slices.ContainsFunc(first, func(m plan.Move) bool {
 		return slices.ContainsFunc(m.Names(), func(name string) bool { return !moves(second, name) })
 	})
@@ -191,14 +218,11 @@ func (c *Controller) oneRound(r balance.Request) []plan.Move {
 // roundOf returns the moves of a plan as one round. ok reports whether it has a place for each of the guests, and the
 // kernel can bring the memory of all.
 func (c *Controller) roundOf(r balance.Request, names []string, busy bool) (round []plan.Move, ok bool) {
-	round, ok = c.asDegraded(r, names, busy)
+	round, ok = c.asDegraded(r, names, assumed{busy: busy})
 	round = plan.JoinPulled(round)
-	copying := slices.DeleteFunc(slices.Clone(round), func(m plan.Move) bool { return m.Cost.Bytes == 0 })
 	out := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return moves(round, name) })
-	pulled := len(copying) == 0 || len(copying) == 1 && c.canPull(r.Host, copying[0])
-	if !ok || len(out) > 0 || !pulled {
-		c.log(Debug, "no round for all guests that the kernel serves", "guests", names, "busy", busy,
-			"without", out, "copies", len(copying))
+	if !ok || len(out) > 0 || !c.pullsAll(r.Host, round) {
+		c.log(Debug, "no round for all guests that the kernel serves", "guests", names, "busy", busy, "without", out)
 		return nil, false
 	}
 	return round, true
@@ -218,6 +242,18 @@ func moves(all []plan.Move, guest string) bool {
 func copied(all []plan.Move) (sum topology.Bytes) {
 	for _, m := range all {
 		sum += m.Cost.Bytes
+	}
+	return sum
+}
+
+// copiedBut is what moves copy of guests but these.
+func copiedBut(all []plan.Move, names []string) (sum topology.Bytes) {
+	for _, m := range all {
+		for _, g := range m.Guests {
+			if !slices.Contains(names, g.Guest) {
+				sum += g.Bytes
+			}
+		}
 	}
 	return sum
 }
