@@ -78,8 +78,8 @@ func (c *Controller) unexposed(h *inventory.Host) []string {
 // were degraded: by where they may run, not by where they happened to run. A plan that
 // pins all of them and copies no more replaces the first one. It may copy more if kernel balancing is on: then
 // the kernel brings the memory of these VMs to where they happen to run in any case.
-// If such a VM is degraded, the plan may copy its memory, too, although that is not repaid yet by how long it has been:
-// if moves began without it, the memory of all would be copied in turns, and that of this VM last.
+// If such a VM is degraded, the plan may copy the memory of these VMs, too, also where that is not repaid yet by how long
+// it has been: if moves began without it, the memory of all would be copied in turns, and that of this VM last.
 func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Move {
 	p := c.rules.policy
 	pulls := func(m plan.Move) bool { return m.Cost.Bytes > 0 }
@@ -105,9 +105,11 @@ func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Mo
 		return first
 	}
 	second, ok = c.asDegraded(r, exposed, assumed{lasting: degraded})
-	if ok && all(second) && copiedBut(second, degraded) <= copied(first) && c.pullsAll(r.Host, second) {
+	if ok && all(second) && copiedBut(second, exposed) <= copied(first) && c.pullsAll(r.Host, second) {
 		return second
 	}
+	c.log(Debug, "memory is copied in turns, as kernel balancing would act on other guests", "guests", exposed,
+		"degraded", degraded, "moved", all(second), "copies", copied(second), "before", copied(first))
 	return first
 }
 
