@@ -78,8 +78,9 @@ func (c *Controller) unexposed(h *inventory.Host) []string {
 // were degraded: by where they may run, not by where they happened to run. A plan that
 // pins all of them and copies no more replaces the first one. It may copy more if kernel balancing is on: then
 // the kernel brings the memory of these VMs to where they happen to run in any case.
-// If such a VM is degraded, the plan may copy the memory of these VMs, too, also where that is not repaid yet by how long
-// it has been: if moves began without it, the memory of all would be copied in turns, and that of this VM last.
+// If such a VM is degraded, the plan may copy as much more as it has memory, also if that is not repaid yet by how long
+// it has been degraded: it or another one has to leave its node. If moves began without it, the memory of all would be
+// copied in turns, and that of this VM last.
 func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Move {
 	p := c.rules.policy
 	pulls := func(m plan.Move) bool { return m.Cost.Bytes > 0 }
@@ -105,11 +106,12 @@ func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Mo
 		return first
 	}
 	second, ok = c.asDegraded(r, exposed, assumed{lasting: degraded})
-	if ok && all(second) && copiedBut(second, exposed) <= copied(first) && c.pullsAll(r.Host, second) {
+	most := copied(first) + memoryOf(r.Host, degraded)
+	if ok && all(second) && copied(second) <= most && c.pullsAll(r.Host, second) {
 		return second
 	}
 	c.log(Debug, "memory is copied in turns, as kernel balancing would act on other guests", "guests", exposed,
-		"degraded", degraded, "moved", all(second), "copies", copied(second), "before", copied(first))
+		"degraded", degraded, "moved", all(second), "copies", copied(second), "at most", most)
 	return first
 }
 
@@ -248,13 +250,11 @@ func copied(all []plan.Move) (sum topology.Bytes) {
 	return sum
 }
 
-// copiedBut is what moves copy of guests but these.
-func copiedBut(all []plan.Move, names []string) (sum topology.Bytes) {
-	for _, m := range all {
-		for _, g := range m.Guests {
-			if !slices.Contains(names, g.Guest) {
-				sum += g.Bytes
-			}
+// memoryOf returns how much memory guests have.
+func memoryOf(h *inventory.Host, names []string) (sum topology.Bytes) {
+	for _, name := range names {
+		if g, ok := h.Guest(name); ok {
+			sum += g.Seen.MemoryByNode.Total()
 		}
 	}
 	return sum
