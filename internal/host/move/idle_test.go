@@ -159,14 +159,13 @@ func TestMove_RollbackBringsIdleMemoryBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		defer cancel(nil)
-		pulledMove(t, 0, func(w *world, r *move.Request) {
+		var moved move.Result
+		var undone error
+		_, _, _, again, err := pulledMove(t, 0, func(w *world, r *move.Request) {
 			becomesIdle(t, w, r, "b", time.Hour)
 			r.Pull = false
 			time.AfterFunc(50*time.Second, func() { cancel(move.ErrUndo) })
-			moved, err := w.Joined.Move(ctx, *r)
-			if !errors.Is(err, move.ErrUndo) || moved.End != journal.MoveUndone || len(moved.Idle) > 0 {
-				t.Errorf("%v: %s %v, idle %v", err, moved.End, moved.Shortfalls(), moved.Idle)
-			}
+			moved, undone = w.Joined.Move(ctx, *r)
 			for _, name := range []string{"a", "b"} {
 				if memory := memoryOf(t, *w, name); memory[0] < gib*9/10 {
 					t.Errorf("the memory of %s is at %v", name, memory)
@@ -174,5 +173,11 @@ func TestMove_RollbackBringsIdleMemoryBack(t *testing.T) {
 			}
 			r.ID = "m2" // pulledMove moves them again
 		})
+		if !errors.Is(undone, move.ErrUndo) || moved.End != journal.MoveUndone || len(moved.Idle) > 0 {
+			t.Errorf("%v: %s %v, idle %v", undone, moved.End, moved.Shortfalls(), moved.Idle)
+		}
+		if err != nil || !again.Complete() {
+			t.Errorf("moved again: %v: %s %v", err, again.End, again.Shortfalls())
+		}
 	})
 }
