@@ -330,9 +330,6 @@ func (l *loop) checkRoster() {
 	}
 }
 
-// observeTime limits one observation.
-const observeTime = time.Minute
-
 // observe reads the host. Each decision follows an observation that began after its cause.
 func (l *loop) observe() {
 	if l.looking {
@@ -343,7 +340,7 @@ func (l *loop) observe() {
 	l.timer.Reset(l.Look)
 	ended := maps.Clone(l.stale)
 	l.workers.Go(func() {
-		ctx, cancel := context.WithTimeout(l.ctx, observeTime)
+		ctx, cancel := context.WithTimeout(l.ctx, operate.ObserveTime)
 		defer cancel()
 		h, err := l.Host.Observe(ctx)
 		l.tell(func(l *loop) { l.observed(h, ended, err) })

@@ -16,7 +16,6 @@ import (
 
 // Deadlines for calls that leave the process.
 const (
-	observeTime = time.Minute
 	jobTime     = 6 * time.Hour
 	settingTime = 10 * time.Second
 )
@@ -37,7 +36,7 @@ func (d *Daemon) send(e control.Event) {
 // observe reads the host; libvirt may be slow.
 func (l *loop) observe() {
 	l.work(func() control.Event {
-		ctx, cancel := context.WithTimeout(l.ctx, observeTime)
+		ctx, cancel := context.WithTimeout(l.ctx, operate.ObserveTime)
 		defer cancel()
 		begin := time.Now()
 		h, err := l.Host.Observe(ctx)
@@ -50,7 +49,7 @@ func (l *loop) observe() {
 // readClosely reads the mappings of guests that may move soon. If that fails, their move reads them.
 func (l *loop) readClosely(r control.ReadClosely) {
 	l.work(func() control.Event {
-		ctx, cancel := context.WithTimeout(l.ctx, observeTime)
+		ctx, cancel := context.WithTimeout(l.ctx, operate.ObserveTime)
 		defer cancel()
 		begin := time.Now()
 		h, ok, err := l.Host.ObserveAgain(ctx, r.Host, r.Guests...)

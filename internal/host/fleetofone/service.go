@@ -155,9 +155,6 @@ type sight struct {
 
 func newSight() sight { return sight{one: make(chan struct{}, 1), waiting: new(atomic.Int32)} }
 
-// observeTime limits one observation.
-const observeTime = time.Minute
-
 // look observes the host after it was asked to, so that each request sees what came before it. Requests at the same
 // time share an observation, and do not change it.
 func (s *Service) look(ctx context.Context) (*inventory.Host, error) {
@@ -178,7 +175,7 @@ func (s *Service) look(ctx context.Context) (*inventory.Host, error) {
 	if s.sight.began.After(asked) {
 		return s.sight.host, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, observeTime)
+	ctx, cancel := context.WithTimeout(ctx, operate.ObserveTime)
 	defer cancel()
 	began := time.Now()
 	h, err := s.Local.ObserveLoads(ctx)

@@ -197,7 +197,7 @@ func (m *mover) steps(ctx context.Context, x apply.Executor, g *moving, steps []
 // that their memory is in place.
 func (m *mover) verify(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx),
-		operate.CleanUpTime*time.Duration(max(1, len(m.guests))))
+		operate.ObserveTime+operate.CleanUpTime*time.Duration(len(m.guests)))
 	defer cancel()
 	closely := func(g *moving) bool { return !g.pinned() && !m.onOneNode(g) }
 	began := m.elapsed()
@@ -212,7 +212,7 @@ func (m *mover) verify(ctx context.Context) error {
 		errs = append(errs, fmt.Errorf("verifying: %w", unread))
 	}
 	for _, g := range m.guests {
-		if gone := apply.Still(ctx, m.host.Kernel, m.host.Control, g.Guest, g.Basis); gone != nil {
+		if gone := m.stillRuns(ctx, g); gone != nil {
 			g.err = errors.Join(g.err, gone)
 			continue // that guest was not observed
 		}
@@ -237,6 +237,13 @@ func (m *mover) verify(ctx context.Context) error {
 		m.moved.Seen = m.ordinary(&inv)
 	}
 	return errors.Join(errs...)
+}
+
+// stillRuns is apply.Still, also if an observation has used up the time of the context.
+func (m *mover) stillRuns(ctx context.Context, g *moving) error {
+	return operate.CleanUp(ctx, func(ctx context.Context) error {
+		return apply.Still(ctx, m.host.Kernel, m.host.Control, g.Guest, g.Basis)
+	})
 }
 
 // observeMoved observes the host, and reads the mappings of some guests of the move.

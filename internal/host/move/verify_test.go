@@ -4,9 +4,11 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/numavisor/numavisor/internal/host/apply"
 	"github.com/numavisor/numavisor/internal/host/move"
+	"github.com/numavisor/numavisor/internal/host/observe"
 	"github.com/numavisor/numavisor/internal/inventory"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
@@ -63,4 +65,31 @@ func TestMove_VerifiesByNode(t *testing.T) {
 			}
 		})
 	}
+}
+
+// sluggish is a hypervisor that answers late, as xl does on a busy host.
+type sluggish struct{ observe.Hypervisor }
+
+func (h sluggish) Guests(ctx context.Context) ([]inventory.Guest, error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(80 * time.Second):
+		return h.Hypervisor.Guests(ctx)
+	}
+}
+
+// A host that is slow to show its guests does not cause a rollback.
+func TestMove_VerifiesOnASlowHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, _, _, moved, err := pulledMove(t, 0, func(w *world, r *move.Request) {
+			r.Pull = false
+			for i, h := range w.Joined.Sources.Hypervisors {
+				w.Joined.Sources.Hypervisors[i] = sluggish{h}
+			}
+		})
+		if err != nil || !moved.Complete() {
+			t.Errorf("%v: %s %v", err, moved.End, moved.Shortfalls())
+		}
+	})
 }

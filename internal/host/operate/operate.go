@@ -175,8 +175,13 @@ func cleanUpWithin(ctx context.Context, limit time.Duration, do func(context.Con
 	return do(ctx)
 }
 
-// CleanUpTime is the deadline of CleanUp.
-const CleanUpTime = 30 * time.Second
+const (
+	// CleanUpTime is the deadline of CleanUp.
+	CleanUpTime = 30 * time.Second
+	// ObserveTime is the deadline of an observation of the host. On Xen it makes several calls of xl, which took more
+	// than 30 seconds together on an emulated host with two busy VMs.
+	ObserveTime = 2 * time.Minute
+)
 
 // claimFor is this process's claim on the room of a guest.
 func (h *Host) claimFor(name string, p guest.Placement) claim.Claim {
