@@ -16,7 +16,7 @@ import (
 // ask sends a request to the daemon's socket, and decodes the answer, which must succeed.
 func (l *labHost) ask(t *testing.T, method, path, body string, answer any) {
 	t.Helper()
-	argv := []string{"curl", "-sS", "--fail-with-body", "--max-time", "60", "--unix-socket", "/run/numavisor/daemon.sock",
+	argv := []string{"curl", "-sS", "--fail-with-body", "--max-time", "300", "--unix-socket", "/run/numavisor/daemon.sock",
 		"-X", method, "http://daemon" + path}
 	if body != "" {
 		argv = append(argv, "-H", "Content-Type: application/json", "-d", body)

@@ -104,7 +104,7 @@ func (f *fleetLabs) ready(t *testing.T) {
 // request sends a request as a user does.
 func (f *fleetLabs) request(t *testing.T, method, path, body string) result {
 	t.Helper()
-	argv := []string{"curl", "-sS", "--fail-with-body", "--max-time", "60", "--cacert", fleetCA,
+	argv := []string{"curl", "-sS", "--fail-with-body", "--max-time", "300", "--cacert", fleetCA,
 		"-H", "Authorization: Bearer " + f.token, "-X", method, "https://lab1:8443" + path}
 	if body != "" {
 		argv = append(argv, "-H", "Content-Type: application/json", "-d", body)
