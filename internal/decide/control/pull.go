@@ -80,7 +80,7 @@ func (c *Controller) unexposed(h *inventory.Host) []string {
 // the kernel brings the memory of these VMs to where they happen to run in any case.
 // If such a VM is degraded, the plan may copy as much more as it has memory, also if that is not repaid yet by how long
 // it has been degraded: it or another one has to leave its node. If moves began without it, the memory of all would be
-// copied in turns, and that of this VM last.
+// copied in turns, and that of this VM last. One that runs at its memory counts as degraded if the moves displace it.
 func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Move {
 	p := c.rules.policy
 	pulls := func(m plan.Move) bool { return m.Cost.Bytes > 0 }
@@ -101,18 +101,45 @@ func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Mo
 	if ok && all(second) && (copied(second) <= copied(first) || c.competition.holds()) {
 		return second
 	}
-	degraded := slices.DeleteFunc(slices.Clone(exposed), func(name string) bool { return !c.isDegraded(name) })
-	if len(degraded) == 0 {
-		return first
-	}
-	second, ok = c.asDegraded(r, exposed, assumed{lasting: degraded})
+	degraded := slices.DeleteFunc(slices.Clone(exposed), func(name string) bool {
+		return !c.isDegraded(name) && !displaces(r.Host, first, name)
+	})
 	most := copied(first) + memoryOf(r.Host, degraded)
-	if ok && all(second) && copied(second) <= most && c.pullsAll(r.Host, second) {
-		return second
+	if len(degraded) > 0 {
+		second, ok = c.asDegraded(r, exposed, assumed{lasting: degraded})
+		if ok && all(second) && copied(second) <= most && c.pullsAll(r.Host, second) {
+			return second
+		}
 	}
 	c.log(Debug, "memory is copied in turns, as kernel balancing would act on other guests", "guests", exposed,
 		"degraded", degraded, "moved", all(second), "copies", copied(second), "at most", most)
 	return first
+}
+
+// displaces reports whether moves bind so many guests to the node that has most of a guest's memory that this guest,
+// which may run anywhere and runs there, has to leave the node.
+func displaces(h *inventory.Host, planned []plan.Move, name string) bool {
+	g, ok := h.Guest(name)
+	if !ok || g.Seen.Load == nil {
+		return false
+	}
+	id, ok := home(g)
+	node, known := h.Topology.Node(id)
+	if !ok || !known {
+		return false
+	}
+	then := *h
+	for _, m := range planned {
+		then = balance.After(&then, m.Guests)
+	}
+	demand := g.Seen.Load.Demand()
+	for i := range then.Guests {
+		o := &then.Guests[i]
+		if o.Name != name && o.Seen.Load != nil && o.VCPUNodes(&then.Topology).Equal(topology.SetOf(id)) {
+			demand += o.Seen.Load.Demand()
+		}
+	}
+	return demand > float64(node.CPUs.Len())
 }
 
 // pullsAll reports whether the kernel can bring the memory of all moves of a plan at the same time.
@@ -393,11 +420,18 @@ func (c *Controller) spread(g *inventory.Guest) bool {
 
 // gathered reports whether most of a guest's memory is on one node: its vCPUs may move there instead.
 func gathered(g *inventory.Guest) bool {
-	var most topology.Bytes
-	for _, bytes := range g.Seen.MemoryByNode {
-		most = max(most, bytes)
+	_, ok := home(g)
+	return ok
+}
+
+// home returns the node that has most of a guest's memory: more than half of it. ok is false if none has.
+func home(g *inventory.Guest) (node topology.NodeID, ok bool) {
+	for id, bytes := range g.Seen.MemoryByNode {
+		if bytes > g.Seen.MemoryByNode.Total()/2 {
+			return id, true
+		}
 	}
-	return most > g.Seen.MemoryByNode.Total()/2
+	return 0, false
 }
 
 // watchAhead notes how fast the kernel brings memory ahead of moves. Guests that begin to work are served, too, if
