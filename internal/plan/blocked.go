@@ -7,7 +7,7 @@ import "time"
 type Blocked struct {
 	Guest string    `json:"guest"`
 	Kind  BlockKind `json:"kind,omitempty"` // empty in documents from versions without kinds
-	Until time.Time `json:"until,omitzero"` // of BlockedCooldown: when it ends
+	Until time.Time `json:"until,omitzero"` // when BlockedCooldown or BlockedNotRepaid ends
 	Why   string    `json:"why"`
 }
 
@@ -27,6 +27,7 @@ const (
 
 	BlockedNotYet       BlockKind = "not-yet"       // has a reason to move, but not for long enough yet
 	BlockedRefused      BlockKind = "refused"       // a move was found and refused: limits, price, budget
+	BlockedNotRepaid    BlockKind = "not-repaid"    // degraded for too short a time to expect that a copy is repaid
 	BlockedNodeLimit    BlockKind = "node-limit"    // a cgroup above it excludes it from the target nodes
 	BlockedMemoryPinned BlockKind = "memory-pinned" // its memory cannot move, and repinning does not help enough
 	BlockedNoGain       BlockKind = "no-gain"       // no move helps enough

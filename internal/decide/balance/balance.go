@@ -286,6 +286,7 @@ func (p *planner) blocked() []plan.Blocked {
 			blocked = g.blocked
 		case !g.eligible:
 			blocked = plan.Blocked{Kind: plan.BlockedNotYet, Why: "has not been degraded for long enough yet"}
+		case p.repaidLater(i, &blocked):
 		case blocked.Why == "" && g.limited != nil:
 			blocked = plan.Blocked{Kind: plan.BlockedNodeLimit, Why: g.limited.Error()}
 		case blocked.Why == "" && g.pinned:
@@ -303,6 +304,18 @@ func (p *planner) blocked() []plan.Blocked {
 	return out
 }
 
+// repaidLater reports whether the move that would help a guest most waits only until the guest has been degraded for
+// long enough, and notes until when.
+func (p *planner) repaidLater(guest int, b *plan.Blocked) bool {
+	if best, room := p.wanted(guest); best >= 0 && room && b.Why != "" {
+		if at, ok := p.repaid([]change{{guest, best}}); ok {
+			b.Kind, b.Until = plan.BlockedNotRepaid, at.UTC()
+			return true
+		}
+	}
+	return false
+}
+
 // reason returns why a guest stays: the layout that would help most has no room, or
 // the move that the search proposed was refused.
 func (p *planner) reason(guest int) string {
@@ -316,25 +329,31 @@ func (p *planner) reason(guest int) string {
 // obstacle returns what speaks against the layout that would help most if its price did
 // not count; "" if none would help. room is false if its nodes have none.
 func (p *planner) obstacle(guest int) (why string, room bool) {
-	m, g := p.model, &p.model.guests[guest]
-	if g.fixed() {
+	best, room := p.wanted(guest)
+	switch {
+	case best < 0:
 		return "", true
+	case !room:
+		return p.model.shortage([]change{{guest, best}}), false
 	}
+	return p.refusal([]change{{guest, best}}), true
+}
+
+// wanted returns the layout that would help a guest most if its price did not count; negative: none would. room is
+// false if its nodes have none.
+func (p *planner) wanted(guest int) (best int, room bool) {
+	m, g := p.model, &p.model.guests[guest]
 	best, most := -1, enough
-	room = true
+	if g.fixed() {
+		return best, true
+	}
 	for l := range g.layouts {
 		rise, ok := m.tryOne(change{guest, l})
 		if helps := g.layouts[l].price - g.layout().price - rise; l != g.at && helps > most {
 			best, most, room = l, helps, ok
 		}
 	}
-	switch {
-	case best < 0:
-		return "", true
-	case !room:
-		return m.shortage([]change{{guest, best}}), false
-	}
-	return p.refusal([]change{{guest, best}}), true
+	return best, room
 }
 
 // relieved reports whether the moves of others have ended a guest's degradation.

@@ -105,3 +105,41 @@ func TestLegal_NodeLimit(t *testing.T) {
 		t.Errorf("error is %v, want a NodeLimitError", err)
 	}
 }
+
+// A guest that has been degraded for too short a time for its copy to be repaid moves once it has been for long enough.
+// The plan says when that is.
+func TestPlan_NotRepaid(t *testing.T) {
+	planAt := func(rate topology.Bytes, now time.Time) plan.Plan {
+		h := machine("nodes:4 cores:4 memory:16G")
+		h.MoverBytesPerSecond = rate
+		add(h, vm{name: "a", vcpus: 1, memory: 4 * gib, cpus: on(3), memOn: bytesOn(0, 4*gib), used: 1})
+		add(h, vm{name: "b", vcpus: 4, memory: 2 * gib, cpus: on(0), used: 4})
+		p := policy.Policy{Balance: policy.Balance{DegradedFor: policy.Duration(time.Second),
+			Guests: map[string]policy.Mode{"b": policy.ModeOff}}}
+		round, err := Plan(Request{Host: h, Policy: p, Now: now,
+			Past: Past{Degraded: []plan.Degraded{{Guest: "a", Since: noon.Add(-2 * time.Second)}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return round
+	}
+	for _, rate := range []topology.Bytes{20 << 20, 60 << 20, 100 << 20} {
+		first := planAt(rate, noon)
+		if len(first.Moves) > 0 || len(first.Blocked) != 1 || first.Blocked[0].Kind != plan.BlockedNotRepaid {
+			t.Fatalf("at %v a second: moves %v, blocked %+v", rate, first.Moves, first.Blocked)
+		}
+		until := first.Blocked[0].Until
+		if !until.After(noon) {
+			t.Errorf("at %v a second: repaid from %v on, which is not after the plan", rate, until)
+		}
+		if early := planAt(rate, until.Add(-10*time.Millisecond)); len(early.Moves) > 0 {
+			t.Errorf("at %v a second: moves before the copy is repaid: %v", rate, early.Moves)
+		}
+		if late := planAt(rate, until.Add(10*time.Millisecond)); len(late.Moves) != 1 {
+			t.Errorf("at %v a second: no move once the copy is repaid: blocked %+v", rate, late.Blocked)
+		}
+	}
+	if never := planAt(1<<20, noon); never.Blocked[0].Kind == plan.BlockedNotRepaid {
+		t.Errorf("a copy that is never repaid is repaid later: %+v", never.Blocked[0])
+	}
+}

@@ -174,19 +174,42 @@ func (l losses) saved(after losses) float64 {
 // horizon to relieve a guest that waits only a little.
 const cheap = 10
 
+// earned returns the CPU time that a move saves within its horizon, in seconds.
+func (p *planner) earned(b plan.Benefit) float64 {
+	// A cost equal to the latency weight is one CPU that waits for memory all the
+	// time; cost over weight is therefore in CPUs, and times seconds in CPU seconds.
+	earned := b.Cost * b.Horizon.Seconds()
+	if w := p.model.list.Weight(cost.Latency); w > 0 {
+		earned /= w
+	}
+	return earned
+}
+
+// repaid returns when a guest will have been degraded for long enough for the move of a group to be expected to save
+// the CPU time that its copy takes. ok is false if it is not only that which speaks against the move.
+func (p *planner) repaid(group []change) (at time.Time, ok bool) {
+	benefit, price, r := p.weigh(group, p.bytes(group))
+	if r.guest == nil || benefit.Horizon <= 0 || p.earned(benefit) <= 0 {
+		return time.Time{}, false
+	}
+	needed := time.Duration(price.Took.Seconds() / p.earned(benefit) * float64(benefit.Horizon)) // horizon
+	if full := time.Duration(p.model.policy.Balance.Horizon); needed <= benefit.Horizon || needed > full {
+		return time.Time{}, false
+	}
+	benefit.Horizon = needed + time.Millisecond
+	if p.gate(group, benefit, price, r) != "" {
+		return time.Time{}, false
+	}
+	return p.now.Add(needed/trusted - r.guest.since), true
+}
+
 // gate returns the reason why a move is not worth making, or "" if it is.
 func (p *planner) gate(group []change, benefit plan.Benefit, price plan.Price, r relief) string {
 	m := p.model
 	margin := m.policy.Balance.MinGain
 	gain := benefit.Cost - price.Cost
-	// A cost equal to the latency weight is one CPU that waits for memory all the
-	// time; cost over weight is therefore in CPUs, and times seconds in CPU seconds.
-	earned := benefit.Cost * benefit.Horizon.Seconds()
-	if w := m.list.Weight(cost.Latency); w > 0 {
-		earned /= w
-	}
 	switch {
-	case benefit.Cost > enough && earned < price.Took.Seconds():
+	case benefit.Cost > enough && p.earned(benefit) < price.Took.Seconds():
 		if _, known := price.Time(); !known {
 			return fmt.Sprintf("copying %v takes more CPU time than the move would save within %v, "+
 				"by an assumed rate of %v a second", price.Bytes, benefit.Horizon, price.BytesPerSecond)

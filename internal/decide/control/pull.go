@@ -116,8 +116,8 @@ func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Mo
 	return first
 }
 
-// displaces reports whether moves bind so many guests to the node that has most of a guest's memory that this guest,
-// which may run anywhere and runs there, has to leave the node.
+// displaces reports whether moves fill the node that has most of a guest's memory with guests that are bound to it.
+// This guest, which may run anywhere and runs there, then has to leave the node.
 func displaces(h *inventory.Host, planned []plan.Move, name string) bool {
 	g, ok := h.Guest(name)
 	if !ok || g.Seen.Load == nil {

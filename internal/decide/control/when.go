@@ -39,14 +39,15 @@ func (c *Controller) degradedFor() time.Duration {
 }
 
 // planDue reports whether a plan is due: the regular one, or one because a guest
-// has reached degraded_for or is newly over a threshold, or because loads since a job are known, or the last plan was
-// stale, or the kernel has brought the memory for which moves wait, or serves guests that may move.
+// has reached degraded_for or is newly over a threshold, because a copy that was refused is repaid now, because loads
+// since a job are known, or the last plan was stale, or the kernel has brought the memory for which moves wait, or
+// serves guests that may move.
 func (c *Controller) planDue() bool {
 	if c.allServed() {
 		return c.roundDue()
 	}
 	return c.when.again || c.aheadEnded() || c.moment().Sub(c.when.planned) >= c.options.Plan ||
-		c.reachedDegradedFor() || c.reachedLoads() || c.newlyOverThreshold()
+		c.reachedDegradedFor() || c.repaid() || c.reachedLoads() || c.newlyOverThreshold()
 }
 
 // reachedLoads reports whether loads have been measured for long enough after a job since the last plan, which found
@@ -64,6 +65,20 @@ func (c *Controller) reachedDegradedFor() bool {
 		end := g.Since.Add(degradedFor)
 		return end.After(c.when.planned) && !end.After(now)
 	})
+}
+
+// repaid reports whether a guest has been degraded for long enough since the last plan, so that a copy which that plan
+// refused is expected to be repaid.
+func (c *Controller) repaid() bool {
+	return slices.ContainsFunc(c.when.plan.Blocked, func(b plan.Blocked) bool {
+		return b.Kind == plan.BlockedNotRepaid && !c.repaidAt(b).After(c.moment())
+	})
+}
+
+// repaidAt returns when to plan again for a guest whose copy was not repaid yet. Loads vary, and so does that time: it
+// is some time after the last plan at least.
+func (c *Controller) repaidAt(b plan.Blocked) time.Time {
+	return latest(b.Until, c.when.planned.Add(least))
 }
 
 // newlyOverThreshold reports whether the latest sample shows a guest over a
@@ -150,6 +165,11 @@ func (c *Controller) soon() time.Duration {
 func (c *Controller) dueWhenIdle(due func(time.Time)) {
 	for _, g := range c.when.plan.Degraded {
 		due(g.Since.Add(c.degradedFor()))
+	}
+	for _, b := range c.when.plan.Blocked {
+		if b.Kind == plan.BlockedNotRepaid {
+			due(c.repaidAt(b))
+		}
 	}
 	due(c.loads.settled.Add(least))
 	if len(c.host.fresh) > 0 {
