@@ -78,13 +78,23 @@ func (c config) records(folder string, ca *auth.CA, log *slog.Logger) (etcd.Conf
 	return out, c.certify(folder, ca, time.Now())
 }
 
-// certify writes a new certificate of this member for the other members. etcd reads the files in each handshake.
+// certify writes a new certificate of this member for the other members. etcd reads the files in each handshake, and
+// several times as it starts. So the key stays as long as it can be read: a new certificate fits it, whichever file
+// etcd reads first.
 func (c config) certify(folder string, ca *auth.CA, now time.Time) error {
 	at, err := url.Parse(c.Member.Members[c.Member.Name])
 	if err != nil {
 		return fmt.Errorf("the members in %s: %w", configFile, err)
 	}
-	certificate, key, err := ca.MemberPEM([]string{at.Hostname()}, now)
+	names := []string{at.Hostname()}
+	if pair, err := loadPair(folder); err == nil {
+		certificate, err := ca.RenewMemberPEM(names, pair.Leaf.PublicKey, now)
+		if err != nil {
+			return err
+		}
+		return write(folder, peerFile, certificate, publicMode)
+	}
+	certificate, key, err := ca.MemberPEM(names, now)
 	if err != nil {
 		return err
 	}
@@ -93,11 +103,15 @@ func (c config) certify(folder string, ca *auth.CA, now time.Time) error {
 
 // renewCertificate calls certify if the certificate expires soon, or is not valid yet since the clock was ahead.
 func (c config) renewCertificate(folder string, ca *auth.CA, now time.Time) error {
-	pair, err := tls.LoadX509KeyPair(filepath.Join(folder, peerFile), filepath.Join(folder, peerKeyFile))
+	pair, err := loadPair(folder)
 	if err == nil && auth.Current(pair.Leaf, now) {
 		return nil
 	}
 	return c.certify(folder, ca, now)
+}
+
+func loadPair(folder string) (tls.Certificate, error) {
+	return tls.LoadX509KeyPair(filepath.Join(folder, peerFile), filepath.Join(folder, peerKeyFile))
 }
 
 // renewEvery is how often stayCertified looks at the certificate.

@@ -79,8 +79,8 @@ func TestRenewCertificate_WhenTheClockWasSet(t *testing.T) {
 	if err := c.certify(folder, ca, now.Add(3*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	read := func() []byte {
-		data, err := os.ReadFile(filepath.Join(folder, peerFile))
+	read := func(name string) []byte {
+		data, err := os.ReadFile(filepath.Join(folder, name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,12 +95,18 @@ func TestRenewCertificate_WhenTheClockWasSet(t *testing.T) {
 		{"a month later", now.Add(30 * 24 * time.Hour), false},
 		{"eleven months later", now.Add(330 * 24 * time.Hour), true},
 	} {
-		before := read()
+		before, key := read(peerFile), read(peerKeyFile)
 		if err := c.renewCertificate(folder, ca, step.at); err != nil {
 			t.Fatal(err)
 		}
-		if renewed := !bytes.Equal(before, read()); renewed != step.renewed {
+		if renewed := !bytes.Equal(before, read(peerFile)); renewed != step.renewed {
 			t.Errorf("%s: renewed %v, want %v", step.what, renewed, step.renewed)
+		}
+		if !bytes.Equal(key, read(peerKeyFile)) {
+			t.Errorf("%s: the key has changed", step.what)
+		}
+		if _, err := loadPair(folder); err != nil {
+			t.Errorf("%s: %v", step.what, err)
 		}
 	}
 }

@@ -136,10 +136,19 @@ const MemberName = "member.numavisor.internal"
 // MemberCertificate returns a certificate for both sides of the connections between servers. It has no
 // common name, so that it is not taken for that of a host.
 func (c *CA) MemberCertificate(names []string, now time.Time) (*tls.Certificate, error) {
-	return c.certify(&x509.Certificate{
+	return c.certify(member(now), append([]string{MemberName}, names...), now)
+}
+
+func member(now time.Time) *x509.Certificate {
+	return &x509.Certificate{
 		NotAfter:    now.AddDate(0, 0, ServerDays),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}, append([]string{MemberName}, names...), now)
+	}
+}
+
+// RenewMemberPEM returns such a certificate for a key that the server has, PEM.
+func (c *CA) RenewMemberPEM(names []string, key crypto.PublicKey, now time.Time) (certificate []byte, err error) {
+	return c.signFor(member(now), append([]string{MemberName}, names...), key, now)
 }
 
 // MemberPEM returns such a certificate and its key, PEM.
@@ -168,6 +177,18 @@ func (c *CA) certify(template *x509.Certificate, names []string, now time.Time) 
 	if err != nil {
 		return nil, fmt.Errorf("making the key of the server: %w", err)
 	}
+	signed, err := c.signFor(template, names, key.Public(), now)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(signed)
+	return &tls.Certificate{Certificate: [][]byte{block.Bytes, c.Certificate.Raw}, PrivateKey: key}, nil
+}
+
+// signFor signs a certificate of a key for names and addresses.
+func (c *CA) signFor(
+	template *x509.Certificate, names []string, key crypto.PublicKey, now time.Time,
+) ([]byte, error) {
 	for _, name := range names {
 		if ip := net.ParseIP(name); ip != nil {
 			template.IPAddresses = append(template.IPAddresses, ip)
@@ -175,12 +196,7 @@ func (c *CA) certify(template *x509.Certificate, names []string, now time.Time) 
 			template.DNSNames = append(template.DNSNames, name)
 		}
 	}
-	signed, err := c.sign(template, key.Public(), now)
-	if err != nil {
-		return nil, err
-	}
-	block, _ := pem.Decode(signed)
-	return &tls.Certificate{Certificate: [][]byte{block.Bytes, c.Certificate.Raw}, PrivateKey: key}, nil
+	return c.sign(template, key, now)
 }
 
 func (c *CA) sign(template *x509.Certificate, key crypto.PublicKey, now time.Time) ([]byte, error) {
