@@ -19,6 +19,7 @@ import (
 
 	"github.com/numavisor/numavisor/internal/host/labcounter"
 
+	"github.com/numavisor/numavisor/lab/repeat"
 	"github.com/numavisor/numavisor/lab/rotate"
 )
 
@@ -35,6 +36,9 @@ func bootForTest(t *testing.T, shape string, o Options) *Host {
 	// NUMAVISOR_LAB_QEMU runs these tests with another QEMU than the machine's own.
 	o.Shape, o.Progress, o.QEMU = s, t.Logf, os.Getenv("NUMAVISOR_LAB_QEMU")
 	h, err := Boot(t.Context(), o)
+	if IsEmulatorFault(err) {
+		repeat.Note(t)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,6 +48,11 @@ func bootForTest(t *testing.T, shape string, o Options) *Host {
 		}
 		if _, err := os.Stat(h.folder); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the lab left its folder behind: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		if t.Failed() && IsEmulatorFault(h.CheckCPUs(context.WithoutCancel(t.Context()))) {
+			repeat.Note(t)
 		}
 	})
 	return h
@@ -56,10 +65,8 @@ func (h *Host) in(t *testing.T, argv ...string) string {
 	defer cancel()
 	var out, errOut bytes.Buffer
 	status, err := h.Run(ctx, argv, &out, &errOut)
-	if path := os.Getenv("NUMAVISOR_LAB_SILENCE"); errors.Is(err, ErrSilent) && path != "" { // as lab/labtest does
-		if noted := os.WriteFile(path, []byte(t.Name()+"\n"), 0o644); noted != nil {
-			t.Error(noted)
-		}
+	if IsEmulatorFault(err) {
+		repeat.Note(t)
 	}
 	if err != nil || status != 0 {
 		t.Fatalf("%s: status %d, %v\n%s%s", strings.Join(argv, " "), status, err, out.String(), errOut.String())

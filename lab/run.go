@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -82,11 +84,43 @@ func (h *Host) Run(ctx context.Context, argv []string, stdout, stderr io.Writer)
 // emulation of nested virtualisation does so now and then, with nothing on the console.
 var ErrReset = errors.New("the emulated machine reset itself")
 
+// ErrCrashed means that QEMU ended by a fault of its own: the kernel killed it for a bad access or instruction, or it
+// aborted itself. QEMU 7.2 does so now and then, for instance while the firmware starts. A QEMU that was killed
+// (SIGKILL) may have been killed for its memory, or by a user: that is not a crash.
+var ErrCrashed = errors.New("the emulator crashed")
+
+// crashed reports whether a program ended by a signal that reports a fault of the program.
+func crashed(ended error) bool {
+	var exit *exec.ExitError
+	if !errors.As(ended, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	if !ok || !status.Signaled() {
+		return false
+	}
+	switch status.Signal() {
+	case syscall.SIGSEGV, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGTRAP:
+		return true
+	default:
+		return false
+	}
+}
+
+// IsEmulatorFault reports whether an error of a lab is one of its emulator, not of what ran in it: QEMU locked up,
+// crashed, or reset its machine.
+func IsEmulatorFault(err error) bool {
+	return errors.Is(err, ErrSilent) || errors.Is(err, ErrReset) || errors.Is(err, ErrCrashed)
+}
+
 // endOfQEMU is the error of a QEMU that has ended.
 func (h *Host) endOfQEMU() error {
 	cause := h.cause
-	if cause == nil {
+	switch {
+	case cause == nil:
 		cause = ErrReset
+	case crashed(cause):
+		cause = errors.Join(ErrCrashed, cause)
 	}
 	return fmt.Errorf("QEMU ended: %w; its console: %s", errors.Join(cause, io.ErrUnexpectedEOF), h.consoleTail())
 }

@@ -3,6 +3,7 @@ package lab
 import (
 	"errors"
 	"io"
+	"os/exec"
 	"testing"
 	"time"
 )
@@ -39,9 +40,22 @@ func TestRun_ReportsAResetBetweenTwoCommands(t *testing.T) {
 
 func TestRun_ReportsHowQEMUFailed(t *testing.T) {
 	h := labThatEnded(t, 0)
-	h.cause = errors.New("signal: segmentation fault")
+	h.cause = errors.New("exit status 1")
 	_, err := h.Run(t.Context(), []string{"true"}, io.Discard, io.Discard)
 	if !errors.Is(err, h.cause) || errors.Is(err, ErrReset) {
 		t.Errorf("%v, want %v", err, h.cause)
+	}
+}
+
+// The suite repeats a test whose emulator crashed, not one whose emulator was killed or refused its arguments.
+func TestRun_ReportsACrashOfQEMU(t *testing.T) {
+	for end, want := range map[string]bool{"kill -SEGV $$": true, "kill -ABRT $$": true, "kill -KILL $$": false,
+		"kill -TERM $$": false, "exit 1": false, "exit 139": false} {
+		h := labThatEnded(t, 0)
+		h.cause = exec.Command("sh", "-c", "ulimit -c 0; "+end).Run()
+		_, err := h.Run(t.Context(), []string{"true"}, io.Discard, io.Discard)
+		if errors.Is(err, ErrCrashed) != want || !errors.Is(err, h.cause) || errors.Is(err, ErrReset) {
+			t.Errorf("%s: %v; a crash: %v, want %v", end, err, !want, want)
+		}
 	}
 }

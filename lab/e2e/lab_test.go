@@ -80,7 +80,7 @@ func (l *labHost) run(t *testing.T, argv ...string) result {
 		t.Log(l.Stacks(l.ctx))
 	}
 	if err != nil {
-		labtest.NoteSilence(t, err)
+		labtest.NoteFault(t, err)
 		t.Fatalf("%s: %v\n%s%s", strings.Join(argv, " "), err, out.String(), errOut.String())
 	}
 	return result{status, out.String(), errOut.String()}

@@ -2,11 +2,11 @@ package labtest
 
 import (
 	"context"
-	"errors"
 	"os"
 	"testing"
 
 	"github.com/numavisor/numavisor/lab"
+	"github.com/numavisor/numavisor/lab/repeat"
 )
 
 // NeedsLab skips a test unless 'make test' runs it, with NUMAVISOR_LAB=1.
@@ -28,7 +28,7 @@ func Boot(t *testing.T, shape string, o lab.Options) *lab.Host {
 	o.Shape, o.Progress = s, t.Logf
 	h, err := lab.Boot(t.Context(), o)
 	if err != nil {
-		NoteSilence(t, err)
+		NoteFault(t, err)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -44,33 +44,19 @@ func Boot(t *testing.T, shape string, o lab.Options) *lab.Host {
 	return h
 }
 
-// checkCPUs records an emulator that has stopped one of the lab's CPUs: then
-// the test has failed for that.
+// checkCPUs notes an emulator that has failed or has stopped one of the lab's CPUs: then the test has failed for that.
 func checkCPUs(t *testing.T, h *lab.Host) {
 	t.Helper()
 	if err := h.CheckCPUs(context.WithoutCancel(t.Context())); err != nil {
 		t.Log("checking the lab after the failure:", err)
-		NoteSilence(t, err)
+		NoteFault(t, err)
 	}
 }
 
-// SilenceVariable names a file for the names of tests whose lab locked up or reset itself.
-// lab/suite repeats such tests, and no others.
-const SilenceVariable = "NUMAVISOR_LAB_SILENCE"
-
-// NoteSilence records that the test's lab has locked up or reset itself, if that is the error.
-func NoteSilence(t testing.TB, err error) {
+// NoteFault lets lab/suite repeat the test if the error is a fault of its emulator.
+func NoteFault(t testing.TB, err error) {
 	t.Helper()
-	path := os.Getenv(SilenceVariable)
-	if !errors.Is(err, lab.ErrSilent) && !errors.Is(err, lab.ErrReset) || path == "" {
-		return
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err == nil {
-		_, err = f.WriteString(t.Name() + "\n")
-		err = errors.Join(err, f.Close())
-	}
-	if err != nil {
-		t.Error("noting that the lab locked up:", err)
+	if lab.IsEmulatorFault(err) {
+		repeat.Note(t)
 	}
 }

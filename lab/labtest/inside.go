@@ -68,7 +68,7 @@ func Inside(t *testing.T, h *lab.Host, program, folder string, names ...string) 
 	argv := []string{"env", InsideVariable + "=1", rotate.Variable + "=" + os.Getenv(rotate.Variable), program,
 		"-test.v", "-test.run", "^(" + strings.Join(names, "|") + ")$"}
 	status, err := h.Run(ctx, argv, &out, &errOut)
-	NoteSilence(t, err)
+	NoteFault(t, err)
 	t.Logf("%s%s", out.String(), errOut.String())
 	if err != nil || status != 0 {
 		t.Errorf("the tests of %s inside the lab: status %d, %v", folder, status, err)

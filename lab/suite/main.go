@@ -1,6 +1,6 @@
 // Program suite runs the tests in the lab: it chooses the part of the long
 // tests that runs, runs the tests of Xen after the others, repeats a test whose
-// emulator has locked up, prints where the minutes went, and warns beyond its
+// emulator failed, prints where the minutes went, and warns beyond its
 // budget.
 package main
 
@@ -24,13 +24,14 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/lab/cputime"
-	"github.com/numavisor/numavisor/lab/labtest"
+	"github.com/numavisor/numavisor/lab/repeat"
 	"github.com/numavisor/numavisor/lab/rotate"
 )
 
 const (
-	// mostRepeats is how many tests may be repeated after their emulator locked up.
-	mostRepeats = 2
+	// mostRepeats is how many tests may be repeated after their emulator failed. A run boots some 45 emulators; two of
+	// them failed in one run, one by a crash in its firmware and one by a reset after seven minutes.
+	mostRepeats = 3
 	// budget is how long the lab's part of 'make test' should take on two otherwise
 	// idle CPUs; beyond it the suite prints a warning. Up to 8 of these minutes are
 	// the part of Xen's tests that runs, without another lab at the same time.
@@ -101,13 +102,13 @@ func suite(ctx context.Context, all bool, run, runner string) error {
 			break
 		}
 	}
-	silent, err := s.silent()
+	faulty, err := s.faulty()
 	if err != nil {
 		return err
 	}
 	verdict := ctx.Err()
 	if len(failed) > 0 && verdict == nil {
-		verdict = s.repeat(ctx, failed, silent)
+		verdict = s.repeat(ctx, failed, faulty)
 	}
 	wall, cpu, others := clock.Wall(), clock.Own(), clock.Others()
 	printTable(os.Stdout, first, groups)
@@ -128,7 +129,8 @@ type session struct {
 	folder, part, runner string
 }
 
-func (s *session) silenceFile() string { return filepath.Join(s.folder, "silence") }
+// faultFile has the names of the tests whose emulator failed.
+func (s *session) faultFile() string { return filepath.Join(s.folder, "faults") }
 
 // turn is a run of tests.
 type turn struct {
@@ -197,7 +199,7 @@ func (s *session) run(ctx context.Context, t turn) (o outcome) {
 	c := exec.CommandContext(ctx, "go", args...)
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
 	c.Env = append(os.Environ(), "NUMAVISOR_LAB=1", rotate.Variable+"="+s.part,
-		labtest.SilenceVariable+"="+s.silenceFile())
+		repeat.Variable+"="+s.faultFile())
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.WaitDelay = time.Minute
 	o.err = c.Run()
@@ -212,9 +214,9 @@ func (s *session) run(ctx context.Context, t turn) (o outcome) {
 	return o
 }
 
-// silent returns the top-level tests whose emulator locked up.
-func (s *session) silent() ([]string, error) {
-	text, err := os.ReadFile(s.silenceFile())
+// faulty returns the top-level tests whose emulator failed.
+func (s *session) faulty() ([]string, error) {
+	text, err := os.ReadFile(s.faultFile())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -227,16 +229,17 @@ func (s *session) silent() ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// repeat runs the tests that failed again, one at a time, if every one of them failed because its emulator locked up,
-// and there are few.
-func (s *session) repeat(ctx context.Context, failed []outcome, silent []string) error {
+// repeat runs the tests that failed again, one at a time, if the emulator of every one of them failed, and there
+// are few.
+func (s *session) repeat(ctx context.Context, failed []outcome, faulty []string) error {
 	var names []string
 	var err error
 	for _, o := range failed {
 		names, err = append(names, o.failedTests()...), errors.Join(err, o.err)
 	}
-	fmt.Printf("emulators that locked up or reset themselves: %d of at most %d: %v\n", len(silent), mostRepeats, silent)
-	if !repeatable(failed, silent) {
+	fmt.Printf("emulators that locked up, crashed or reset their machine: %d of at most %d: %v\n", len(faulty),
+		mostRepeats, faulty)
+	if !repeatable(failed, faulty) {
 		return err
 	}
 	again := s.run(ctx, turn{name: "again", pattern: exactly(names), labs: 1})
@@ -255,15 +258,15 @@ func (s *session) repeat(ctx context.Context, failed []outcome, silent []string)
 	return err
 }
 
-// repeatable reports whether all that failed are few tests whose emulator locked up. In a turn that failed without a
+// repeatable reports whether all that failed are few tests whose emulator failed. In a turn that failed without a
 // failed test, something else broke: a build, a time limit.
-func repeatable(failed []outcome, silent []string) bool {
-	if len(silent) > mostRepeats {
+func repeatable(failed []outcome, faulty []string) bool {
+	if len(faulty) > mostRepeats {
 		return false
 	}
 	for _, o := range failed {
 		names := o.failedTests()
-		other := func(name string) bool { return !slices.Contains(silent, name) }
+		other := func(name string) bool { return !slices.Contains(faulty, name) }
 		if len(names) == 0 || slices.ContainsFunc(names, other) {
 			return false
 		}

@@ -45,25 +45,25 @@ func TestReadResults_KeepsHowTestsEnded(t *testing.T) {
 	}
 }
 
-func TestRepeatable_OnlyAfterAProvenLockUp(t *testing.T) {
+func TestRepeatable_OnlyAfterAProvenFaultOfTheEmulator(t *testing.T) {
 	const buildFailed = `{"Action":"fail","Package":"p","Elapsed":0}`
 	for _, c := range []struct {
 		about, events string
-		silent        []string
+		faulty        []string
 		want          bool
 	}{
-		{"its emulator locked up", events, []string{"TestLabC"}, true},
+		{"its emulator failed", events, []string{"TestLabC"}, true},
 		{"an ordinary failure", events, nil, false},
-		{"another test's emulator locked up", events, []string{"TestLabA"}, false},
-		{"too many lock-ups", events, []string{"TestLabA", "TestLabB", "TestLabC"}, false},
+		{"another test's emulator failed", events, []string{"TestLabA"}, false},
+		{"too many faults", events, []string{"TestLabA", "TestLabB", "TestLabC", "TestLabD"}, false},
 		{"no test failed", buildFailed, nil, false},
 	} {
-		if got := repeatable([]outcome{{results: read(t, c.events)}}, c.silent); got != c.want {
+		if got := repeatable([]outcome{{results: read(t, c.events)}}, c.faulty); got != c.want {
 			t.Errorf("%s: %v", c.about, got)
 		}
 	}
-	lockedUp, broken := outcome{results: read(t, events)}, outcome{results: read(t, buildFailed)}
-	if repeatable([]outcome{lockedUp, broken}, []string{"TestLabC"}) {
+	crashed, broken := outcome{results: read(t, events)}, outcome{results: read(t, buildFailed)}
+	if repeatable([]outcome{crashed, broken}, []string{"TestLabC"}) {
 		t.Error("one turn failed without a failed test, and the other turn's tests would be repeated as if it had passed")
 	}
 }
