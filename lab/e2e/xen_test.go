@@ -541,7 +541,11 @@ func (l *labHost) relievesOnXen(t *testing.T) {
 	t.Helper()
 	names := []string{"busy1", "busy2"}
 	for _, name := range names {
-		l.expect(t, 0, "xl", "create", l.writeXL(t, name, "cpus = \"4-5\"\ncpus_soft = \"4-5\"\n"))
+		// The emulation of nested virtualisation crashes a working VM now and then.
+		l.expect(t, 0, "xl", "create", l.writeXL(t, name, `cpus = "4-5"
+cpus_soft = "4-5"
+on_crash = "restart"
+`))
 		if err := l.AwaitGuest(l.ctx, name); err != nil {
 			t.Fatal(err)
 		}
@@ -572,9 +576,10 @@ chmod +x /run/first/xl`)
 	}
 	l.sh(t, "xl destroy "+moved)
 	l.until(t, `! numavisor top -o json | grep -q '"name": *"`+moved+`"'`)
-	if left := l.status(t); len(left.Guests) != 1 || len(left.Sample.Guests) != 1 {
-		t.Errorf("the daemon shows %d guests, and measures %d; want one", len(left.Guests), len(left.Sample.Guests))
-	}
+	l.await(t, "the daemon shows and measures the other VM alone", func() bool {
+		left := l.status(t)
+		return len(left.Guests) == 1 && left.Guests[0].Name != moved && len(left.Sample.Guests) == 1
+	})
 	l.createsThroughSocket(t)
 	l.stopDaemon(t, "TERM")
 	for _, name := range names {
