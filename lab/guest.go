@@ -307,9 +307,11 @@ kill -0 "$(cat "$reader" 2>/dev/null)" 2>/dev/null || { # none yet, or of a VM t
 ` + script
 	var out, errOut bytes.Buffer
 	status, err := h.Run(ctx, []string{"bash", "-c", script, "console", name}, &out, &errOut)
-	if err = errors.Join(err, ctx.Err()); err != nil || status != 0 {
-		return "", fmt.Errorf("VM %s in the lab does not answer on its console: status %d %s: %w", name, status,
-			lastLine(errOut.Bytes()), err)
+	if err = errors.Join(err, ctx.Err()); err == nil && status != 0 {
+		err = fmt.Errorf("status %d: %s", status, bytes.TrimSpace(errOut.Bytes()))
+	}
+	if err != nil {
+		return "", fmt.Errorf("VM %s in the lab does not answer on its console: %w", name, err)
 	}
 	return out.String(), nil
 }
