@@ -43,7 +43,7 @@ type Options struct {
 	// Share is a folder of this machine that the lab sees, and may write to,
 	// as /lab/share; default none.
 	Share string
-	// QEMU is the emulator; default qemu-system-x86_64 from PATH.
+	// QEMU is the emulator; default qemu-system-x86_64 from PATH, or a later one from the cache (findEmulator).
 	QEMU string
 	// Saved starts the lab from a saved lab in the user's cache folder, and makes
 	// the saved lab first if it does not exist. libvirtd runs in it, and its root
@@ -99,7 +99,7 @@ func Boot(ctx context.Context, o Options) (*Host, error) {
 		return nil, err
 	}
 	if o.QEMU == "" {
-		if o.QEMU, err = program("qemu-system-x86_64"); err != nil {
+		if o.QEMU, err = findEmulator(ctx, o.Hypervisor, o.Progress); err != nil {
 			return nil, err
 		}
 	}

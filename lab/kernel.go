@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,7 +59,7 @@ func fetchKernel(ctx context.Context, progress func(string, ...any)) (kernel, er
 		if err != nil {
 			return err
 		}
-		return download(ctx, fresh, name)
+		return download(ctx, fresh, nil, name)
 	})
 	if err != nil {
 		return kernel{}, err
@@ -93,21 +94,23 @@ func fetchOnce(ctx context.Context, name string, fetch func(fresh string) error)
 	return target, errors.Join(os.Chmod(fresh, 0o755), os.Rename(fresh, target))
 }
 
-// updateLists fetches the package lists, for a machine on which they are missing or were removed.
-func updateLists(ctx context.Context) error {
-	if out, err := exec.CommandContext(ctx, "apt-get", "update", "-q").CombinedOutput(); err != nil {
+// updateLists fetches the package lists, for a machine on which they are missing or were removed, or for other options
+// of apt than the machine's own.
+func updateLists(ctx context.Context, options ...string) error {
+	update := exec.CommandContext(ctx, "apt-get", append(options, "update", "-q")...)
+	if out, err := update.CombinedOutput(); err != nil {
 		return fmt.Errorf("apt-get update: %w: %s", err, lastLine(out))
 	}
 	return nil
 }
 
-// download unpacks Debian packages into a folder, without installing them.
-func download(ctx context.Context, folder string, names ...string) error {
+// download unpacks Debian packages into a folder, without installing them. The options are for apt.
+func download(ctx context.Context, folder string, options []string, names ...string) error {
 	// apt drops its privileges for downloads, so the folder must be open to it.
 	if err := os.Chmod(folder, 0o777); err != nil {
 		return err
 	}
-	get := exec.CommandContext(ctx, "apt-get", append([]string{"download", "-q"}, names...)...)
+	get := exec.CommandContext(ctx, "apt-get", slices.Concat(options, []string{"download", "-q"}, names)...)
 	get.Dir = folder
 	if out, err := get.CombinedOutput(); err != nil {
 		return fmt.Errorf("apt-get download %s: %w: %s", strings.Join(names, " "), err, lastLine(out))

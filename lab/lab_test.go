@@ -2,7 +2,6 @@ package lab
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -212,7 +211,14 @@ func TestLabShowsThreadsAndCaches(t *testing.T) {
 func TestLabOutlivesStaleCode(t *testing.T) {
 	t.Parallel()
 	h := bootForTest(t, "square4", Options{Saved: true})
-	version, err := askQEMUVersion(t.Context(), cmp.Or(os.Getenv("NUMAVISOR_LAB_QEMU"), "qemu-system-x86_64"))
+	qemu := os.Getenv("NUMAVISOR_LAB_QEMU")
+	if qemu == "" {
+		var err error
+		if qemu, err = findEmulator(t.Context(), KVM, t.Logf); err != nil {
+			t.Fatal(err)
+		}
+	}
+	version, err := askQEMUVersion(t.Context(), qemu)
 	if err != nil {
 		t.Fatal(err)
 	}

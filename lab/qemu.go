@@ -29,7 +29,7 @@ const (
 
 // arguments returns QEMU's command line and environment for the shape.
 func (h *Host) arguments(ctx context.Context, o Options, k kernel, m machine) (args, env []string, err error) {
-	args = h.machineArguments(o.Shape, k, m)
+	args = append(h.machineArguments(o.Shape, k, m), firmwareArguments(o.QEMU)...)
 	if o.Share != "" {
 		args = append(args, "-fsdev", "local,id=s,security_model=none,multidevs=remap,path="+optionValue(o.Share),
 			"-device", "virtio-9p-pci,fsdev=s,mount_tag=share")
