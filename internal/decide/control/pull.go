@@ -1,6 +1,7 @@
 package control
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -24,29 +25,41 @@ func mayPull(m policy.Movers) bool {
 // canPull reports whether the kernel can bring the memory of all guests of a move to
 // their vCPUs, by what is known before it begins: the move itself looks at the mappings
 // of the guests, and at how fast a first slice is copied.
-func (c *Controller) canPull(h *inventory.Host, m plan.Move) bool {
+func (c *Controller) canPull(h *inventory.Host, m plan.Move) bool { return c.cannotPull(h, m) == "" }
+
+// cannotPull returns why the kernel cannot bring the memory of all guests of a move to their vCPUs; empty: it can.
+func (c *Controller) cannotPull(h *inventory.Host, m plan.Move) string {
 	p := c.rules.policy
 	if !mayPull(p.Movers) || h.Kernel.NUMABalancing == "" {
-		return false
+		return "the policy or the kernel does not allow it"
 	}
 	not := slices.Concat(m.Names(), c.unexposed(h))
-	if len(order.Exposed(h, func(name string) bool { return slices.Contains(not, name) })) > 0 {
-		return false
+	exposed := order.Exposed(h, func(name string) bool { return slices.Contains(not, name) })
+	if len(exposed) > 0 {
+		return fmt.Sprintf("kernel balancing would act on %q, too", exposed)
 	}
 	var pulls []order.Pull
 	for _, g := range m.Guests {
 		seen, ok := h.Guest(g.Guest)
 		if !ok {
-			return false
+			return fmt.Sprintf("VM %q is not known", g.Guest)
 		}
 		pulls = append(pulls, order.PullOf(seen, g, &h.Topology))
 	}
 	order.Level(pulls)
-	pulls = slices.DeleteFunc(pulls, func(p order.Pull) bool { return p.Bytes == 0 })
-	if slices.ContainsFunc(pulls, func(each order.Pull) bool { return !each.Possible(p.Balance) }) {
-		return false
+	for i, g := range m.Guests {
+		if each := pulls[i]; each.Bytes > 0 && !each.Possible(p.Balance) {
+			return fmt.Sprintf("VM %q has memory that the kernel does not bring: %+v", g.Guest, each)
+		}
 	}
-	return len(pulls) > 0 && (h.MoverBytesPerSecond == 0 || order.Pays(pulls, h.MoverBytesPerSecond))
+	pulls = slices.DeleteFunc(pulls, func(p order.Pull) bool { return p.Bytes == 0 })
+	switch {
+	case len(pulls) == 0:
+		return "no memory is copied"
+	case h.MoverBytesPerSecond > 0 && !order.Pays(pulls, h.MoverBytesPerSecond):
+		return "the daemon's own copy costs the VMs less"
+	}
+	return ""
 }
 
 // idle returns the guests whose measured demand is below min_cpu_demand. The kernel takes
@@ -104,15 +117,16 @@ func (c *Controller) withExposed(r balance.Request, first []plan.Move) []plan.Mo
 	degraded := slices.DeleteFunc(slices.Clone(exposed), func(name string) bool {
 		return !c.isDegraded(name) && !displaces(r.Host, first, name)
 	})
-	most := copied(first) + memoryOf(r.Host, degraded)
+	most, why := copied(first)+memoryOf(r.Host, degraded), ""
 	if len(degraded) > 0 {
 		second, ok = c.asDegraded(r, exposed, assumed{lasting: degraded})
-		if ok && all(second) && copied(second) <= most && c.pullsAll(r.Host, second) {
+		if why = c.cannotPullAll(r.Host, second); ok && all(second) && copied(second) <= most && why == "" {
 			return second
 		}
 	}
 	c.log(Debug, "memory is copied in turns, as kernel balancing would act on other guests", "guests", exposed,
-		"degraded", degraded, "moved", all(second), "copies", copied(second), "at most", most)
+		"degraded", degraded, "moved", all(second), "copies", uint64(copied(second)), "at most", uint64(most),
+		"also", why)
 	return first
 }
 
@@ -144,8 +158,19 @@ func displaces(h *inventory.Host, planned []plan.Move, name string) bool {
 
 // pullsAll reports whether the kernel can bring the memory of all moves of a plan at the same time.
 func (c *Controller) pullsAll(h *inventory.Host, planned []plan.Move) bool {
+	return c.cannotPullAll(h, planned) == ""
+}
+
+// cannotPullAll returns why the kernel cannot bring the memory of all moves of a plan at the same time; empty: it can.
+func (c *Controller) cannotPullAll(h *inventory.Host, planned []plan.Move) string {
 	copying := slices.DeleteFunc(plan.JoinPulled(planned), func(m plan.Move) bool { return m.Cost.Bytes == 0 })
-	return len(copying) == 0 || len(copying) == 1 && c.canPull(h, copying[0])
+	switch len(copying) {
+	case 0:
+		return ""
+	case 1:
+		return c.cannotPull(h, copying[0])
+	}
+	return "a VM has two moves"
 }
 
 // assumed is what a plan assumes of guests that it plans for as if they were degraded.

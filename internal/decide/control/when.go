@@ -242,7 +242,8 @@ func (c *Controller) plan() {
 		return
 	}
 	c.totals.Plans++
-	c.log(Debug, "planned", "sample", c.host.sample.Cost, "degraded", len(p.Degraded), "moves", len(p.Moves))
+	c.log(Debug, "planned", "sample", c.host.sample.Cost, "degraded", len(p.Degraded), "moves", len(p.Moves),
+		"blocked", reasons(p.Blocked))
 	c.when.plan, c.competition.served = p, nil
 	advised, moves := c.divide(p.Moves)
 	switch {
@@ -259,6 +260,14 @@ func (c *Controller) plan() {
 		c.queueMove(m, Balancer)
 	}
 	c.advise(advised)
+}
+
+// reasons returns why degraded guests do not move.
+func reasons(blocked []plan.Blocked) (all []string) {
+	for _, b := range blocked {
+		all = append(all, b.Guest+": "+string(b.Kind)+": "+b.Why)
+	}
+	return all
 }
 
 // request is what a plan is made of.
