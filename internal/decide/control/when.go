@@ -19,7 +19,7 @@ type when struct {
 	over        map[string]float64 // demand of guests over a threshold at the last plan, in CPUs
 	early       time.Time          // when a plan was last made for a guest newly over a threshold
 	noted       map[string]float64 // demand of guests over a threshold then, in CPUs
-	waited      time.Time          // when moves last waited for the degraded_for of another guest to end
+	waited      time.Time          // when moves last waited for another guest
 	answered    time.Time          // when competitors were last answered
 	interrupted bool               // a turn that waits for the journal
 	stale       int                // moves in a row that were stale
@@ -204,7 +204,7 @@ func (c *Controller) Surge() float64 {
 }
 
 // awaitsOthers reports whether the moves of this plan should wait one sample for
-// another guest to reach degraded_for. The next plan then covers both. If the
+// another guest to reach degraded_for, or until its copy is repaid. The next plan then covers both. If the
 // first moved at once, the other would have to wait until the move has ended, on a
 // host that was planned without it. Moves wait at most once between two regular
 // plans.
@@ -217,10 +217,24 @@ func (c *Controller) awaitsOthers() bool {
 		left := g.Since.Add(degradedFor).Sub(c.when.planned)
 		return left > 0 && left <= c.options.Sample
 	})
-	if soon {
+	if soon = soon || c.repaidSoon(); soon {
 		c.when.waited = c.when.planned
 	}
 	return soon
+}
+
+// copySoon is how long moves wait for the copy of another guest to be repaid at most: about as long as a move without a
+// copy takes on a slow host.
+const copySoon = 2 * time.Second
+
+// repaidSoon reports whether a copy that the last plan refused is repaid before the next sample, and soon.
+func (c *Controller) repaidSoon() bool {
+	most := min(c.options.Sample, copySoon)
+	return slices.ContainsFunc(c.when.plan.Blocked, func(b plan.Blocked) bool {
+		g, ok := c.host.inventory.Guest(b.Guest)
+		return ok && c.modeOf(g) == policy.ModeAuto && b.Kind == plan.BlockedNotRepaid &&
+			c.repaidAt(b).Sub(c.when.planned) <= most
+	})
 }
 
 // plan decides which guests should move. It decides nothing while a job runs or
