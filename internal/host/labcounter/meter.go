@@ -158,7 +158,8 @@ func (m *Meter) read() error {
 	return nil
 }
 
-// Read returns the guests' accesses since the previous call.
+// Read returns the guests' accesses since the previous call. A guest of whose threads none was read by that call is
+// missing: the time that they ran is not known yet, so that none of a CPU's count can be its own.
 func (m *Meter) Read(window time.Duration) (map[string]watch.Access, error) {
 	ran, onCPU := m.runTimes()
 	busy, err := m.busyTimes()
@@ -176,8 +177,10 @@ func (m *Meter) Read(window time.Duration) (map[string]watch.Access, error) {
 	for _, g := range m.guests {
 		amounts := map[inventory.AccessShare]float64{}
 		var vcpus []inventory.VCPUAccess
-		divisible := g.Placement.Divisible()
+		divisible, measured := g.Placement.Divisible(), false
 		for _, t := range g.Seen.Threads {
+			_, known := ran[t.TID]
+			measured = measured || known
 			whole := max(busy[t.LastCPU], onCPU[t.LastCPU])
 			from, known := m.nodeOf[t.LastCPU]
 			if !known || ran[t.TID] <= 0 || int(t.LastCPU) >= len(m.before.misses) {
@@ -192,6 +195,9 @@ func (m *Meter) Read(window time.Duration) (map[string]watch.Access, error) {
 			if t.VCPU != nil && divisible.Contains(*t.VCPU) {
 				vcpus = append(vcpus, inventory.VCPUAccess{VCPU: *t.VCPU, On: from, ByNode: byNode})
 			}
+		}
+		if !measured {
+			continue
 		}
 		a := watch.AccessOf(amounts, window)
 		a.MemoryMBps = 0 // the traffic of emulated CPUs cannot be compared with that of real ones

@@ -99,8 +99,8 @@ func TestMeter_DividesTheCountByRunTime(t *testing.T) {
 	if err := m.Follow([]inventory.Guest{a, b, idle}, twoNodes()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Read(0); err != nil {
-		t.Fatal(err)
+	if first, err := m.Read(0); err != nil || len(first) > 0 {
+		t.Fatalf("%v measured, with error %v, before run times are known", first, err)
 	}
 	// CPU 0: a for 300 ms, b for 100 ms, the host for 100 ms. CPU 3: a alone.
 	a.Seen.Threads[0].RunTime, a.Seen.Threads[1].RunTime = 300*time.Millisecond, time.Second
