@@ -87,13 +87,10 @@ func dial(uri string) (*libvirt.Connect, error) {
 
 // startEvents runs libvirt's event loop, which keepalive needs. The loop
 // belongs to the process, not to a connection, and libvirt has no way to end
-// it: it lives as long as the process.
+// it: it lives as long as the process. It needs no timer: handles and timeouts that are added interrupt its sleep
+// (virEventPollInterruptLocked in src/util/vireventpoll.c, and g_source_attach since libvirt 6.1).
 var startEvents = sync.OnceValue(func() error {
 	if err := libvirt.EventRegisterDefaultImpl(); err != nil {
-		return err
-	}
-	// Without a timer the loop would sleep through handles that are added to it.
-	if _, err := libvirt.EventAddTimeout(1000, func(int) {}); err != nil {
 		return err
 	}
 	go func() {
