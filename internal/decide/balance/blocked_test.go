@@ -143,3 +143,19 @@ func TestPlan_NotRepaid(t *testing.T) {
 		t.Errorf("a copy that is never repaid is repaid later: %+v", never.Blocked[0])
 	}
 }
+
+// A guest that has been degraded for 0.6 s will have been for longer when its memory is copied: a copy that is repaid
+// by then is not refused.
+func TestPlan_CountsTheTimeUntilTheCopy(t *testing.T) {
+	h := machine("nodes:4 cores:4 memory:16G")
+	h.MoverBytesPerSecond = 250 << 20
+	add(h, vm{name: "a", vcpus: 1, memory: 4 * gib, cpus: on(3), memOn: bytesOn(0, 4*gib), used: 1})
+	add(h, vm{name: "b", vcpus: 4, memory: 2 * gib, cpus: on(0), used: 4})
+	p := policy.Policy{Balance: policy.Balance{DegradedFor: policy.Duration(500 * time.Millisecond),
+		Guests: map[string]policy.Mode{"b": policy.ModeOff}}}
+	round, err := Plan(Request{Host: h, Policy: p, Now: noon,
+		Past: Past{Degraded: []plan.Degraded{{Guest: "a", Since: noon.Add(-600 * time.Millisecond)}}}})
+	if err != nil || len(round.Moves) != 1 {
+		t.Errorf("error %v, moves %v, blocked %+v", err, round.Moves, round.Blocked)
+	}
+}

@@ -59,14 +59,16 @@ type state struct {
 }
 
 // after computes the host's state. reserved counts memory on the node where a
-// guest runs as well as where it is; without it, only where it is.
+// guest runs as well as where it is; without it, only where it is, and a node that has too
+// many vCPUs already may have as many.
 func (o *oracle) after(to []topology.NodeID, reserved bool) state {
 	nodes := o.host.Topology.Nodes
 	s := state{cpu: make([]float64, len(nodes)), gains: make([]bool, len(nodes)),
 		roomy: make([]bool, len(nodes)), fits: true}
-	held, vcpus := make([]topology.Bytes, len(nodes)), make([]int, len(nodes))
+	held, vcpus, had := make([]topology.Bytes, len(nodes)), make([]int, len(nodes)), make([]int, len(nodes))
 	for i := range o.guests {
 		g := o.at(i, to[i])
+		had[o.guests[i].run] += g.vcpus
 		s.cpu[g.run] += g.demand / float64(nodes[g.run].CPUs.Len())
 		vcpus[g.run] += g.vcpus
 		held[g.mem] += g.memory
@@ -87,7 +89,8 @@ func (o *oracle) after(to []topology.NodeID, reserved bool) state {
 	for k := range nodes {
 		s.roomy[k] = vcpus[k] <= nodes[k].CPUs.Len()
 		room := nodes[k].Memory - o.policy.KeepFreeOn(&nodes[k])
-		if s.gains[k] && (held[k] > room || float64(vcpus[k]) > o.policy.Overcommit*float64(nodes[k].CPUs.Len())) {
+		crowded := float64(vcpus[k]) > o.policy.Overcommit*float64(nodes[k].CPUs.Len())
+		if s.gains[k] && (held[k] > room || crowded && (reserved || vcpus[k] > had[k])) {
 			s.fits = false
 		}
 	}

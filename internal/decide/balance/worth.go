@@ -74,13 +74,18 @@ func (p *planner) weigh(group []change, bytes topology.Bytes) (plan.Benefit, pla
 // begun may be a short one, such as a VM that boots, and copying much memory slowly would not pay.
 const trusted = 30
 
+// lead is about how long a move takes until it copies: it claims its guests, reads their mappings and moves vCPUs. A
+// guest that works no more by then is hardly copied (idle.go in internal/host/move). So the guest has been degraded
+// for that long, too, when it is copied.
+const lead = time.Second
+
 // expected returns how long the gain of a move is expected to last.
 func (p *planner) expected(g *subject) time.Duration {
 	horizon := time.Duration(p.model.policy.Balance.Horizon)
 	if g == nil || p.lasting {
 		return horizon
 	}
-	return min(horizon, trusted*g.since)
+	return min(horizon, trusted*(g.since+lead))
 }
 
 // inverse returns the changes that restore the layouts of a group's guests.
@@ -200,7 +205,7 @@ func (p *planner) repaid(group []change) (at time.Time, ok bool) {
 	if p.gate(group, benefit, price, r) != "" {
 		return time.Time{}, false
 	}
-	return p.now.Add(needed/trusted - r.guest.since), true
+	return p.now.Add(needed/trusted - lead - r.guest.since), true
 }
 
 // gate returns the reason why a move is not worth making, or "" if it is.
