@@ -369,3 +369,28 @@ func TestAMoveGivesWay(t *testing.T) {
 		}
 	}
 }
+
+// A sample is taken at once also if the last of four guests begins to work, but not for noise.
+func TestSurge_OneOfFourGuests(t *testing.T) {
+	w := worldOf(t, squareHost, "balance: {degraded_for: 2s, guests: {a: auto, b: auto, c: auto, d: auto}}",
+		control.Options{Sample: time.Second, Observe: time.Hour, Plan: 5 * time.Second})
+	w.step(control.Start{})
+	for node, name := range []string{"a", "b", "c", "d"} {
+		w.add(name, 1, topology.GiB, topology.NodeID(node), topology.NodeID(node))
+		w.guests[name].cpu = 1
+	}
+	w.guests["d"].cpu = 0
+	for range 3 {
+		w.now = w.now.Add(time.Second)
+		w.turn()
+	}
+	if from := w.c.Surge(); from <= 1.15*3 || from > 4 {
+		t.Errorf("three CPUs are used: a surge is %v CPUs", from)
+	}
+	w.guests["d"].cpu = 1
+	w.now = w.now.Add(time.Second)
+	w.turn()
+	if from := w.c.Surge(); from != 0 {
+		t.Errorf("all vCPUs work: a surge is %v CPUs", from)
+	}
+}

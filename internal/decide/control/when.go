@@ -19,6 +19,7 @@ type when struct {
 	over        map[string]float64 // demand of guests over a threshold at the last plan, in CPUs
 	early       time.Time          // when a plan was last made for a guest newly over a threshold
 	noted       map[string]float64 // demand of guests over a threshold then, in CPUs
+	confirm     time.Time          // when to plan again, as that plan did not find all of them degraded; zero: it did
 	waited      time.Time          // when moves last waited for another guest
 	answered    time.Time          // when competitors were last answered
 	interrupted bool               // a turn that waits for the journal
@@ -38,16 +39,33 @@ func (c *Controller) degradedFor() time.Duration {
 	return time.Duration(c.rules.policy.Balance.DegradedFor)
 }
 
-// planDue reports whether a plan is due: the regular one, or one because a guest
-// has reached degraded_for or is newly over a threshold, because a copy that was refused is repaid now, because loads
-// since a job are known, or the last plan was stale, or the kernel has brought the memory for which moves wait, or
-// serves guests that may move.
+// planDue reports whether a plan is due. The regular plan is due after Options.Plan. An earlier one is due in these
+// cases: a guest has reached degraded_for, or is newly over a threshold; a refused copy is repaid now; loads since a
+// job are known; the last plan was stale, or did not find a guest over a threshold degraded; the kernel has brought the
+// memory for which moves wait; or guests that it serves may move.
 func (c *Controller) planDue() bool {
 	if c.allServed() {
 		return c.roundDue()
 	}
 	return c.when.again || c.aheadEnded() || c.moment().Sub(c.when.planned) >= c.options.Plan ||
-		c.reachedDegradedFor() || c.repaid() || c.reachedLoads() || c.newlyOverThreshold()
+		c.reachedDegradedFor() || c.repaid() || c.reachedLoads() || c.confirms() || c.newlyOverThreshold()
+}
+
+// confirms reports whether the plan for guests newly over a threshold is to be confirmed by another one. That plan
+// decides by means, so it may not find a guest degraded that the next sample still shows over the threshold.
+func (c *Controller) confirms() bool {
+	return !c.when.confirm.IsZero() && !c.when.confirm.After(c.moment()) && c.overUnexplained()
+}
+
+// overUnexplained reports whether the latest sample shows a guest over a threshold that the last plan did not find
+// degraded.
+func (c *Controller) overUnexplained() bool {
+	for name := range c.overThreshold() {
+		if !c.isDegraded(name) {
+			return true
+		}
+	}
+	return false
 }
 
 // reachedLoads reports whether loads have been measured for long enough after a job since the last plan, which found
@@ -172,6 +190,7 @@ func (c *Controller) dueWhenIdle(due func(time.Time)) {
 		}
 	}
 	due(c.loads.settled.Add(least))
+	due(c.when.confirm)
 	if len(c.host.fresh) > 0 {
 		due(c.moment().Add(least))
 	}
@@ -197,11 +216,15 @@ func (c *Controller) Surge() float64 {
 			most += float64(g.Config.VCPUs)
 		}
 	}
-	if from := balance.LeastGrown(used); from <= most {
+	if from := max(leastSurge, used*surgeShare) + used; from <= most {
 		return from
 	}
 	return 0
 }
+
+// A surge is as much more than in the last sample as one guest that begins to work adds on a small host, in CPUs and
+// as a share. Noise of 15 % does not reach that.
+const leastSurge, surgeShare = 0.25, 0.25
 
 // awaitsOthers reports whether the moves of this plan should wait one sample for
 // another guest to reach degraded_for, or until its copy is repaid. The next plan then covers both. If the
@@ -258,7 +281,10 @@ func (c *Controller) plan() {
 	c.totals.Plans++
 	c.log(Debug, "planned", "sample", c.host.sample.Cost, "degraded", len(p.Degraded), "moves", len(p.Moves),
 		"blocked", reasons(p.Blocked))
-	c.when.plan, c.competition.served = p, nil
+	c.when.plan, c.competition.served, c.when.confirm = p, nil, time.Time{}
+	if c.when.early.Equal(c.when.planned) && c.overUnexplained() {
+		c.when.confirm = c.when.planned.Add(least)
+	}
 	advised, moves := c.divide(p.Moves)
 	switch {
 	case c.aheadEnded():

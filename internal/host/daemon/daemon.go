@@ -165,13 +165,16 @@ func (d *Daemon) Run(ctx context.Context) error {
 			return nil
 		case ask := <-d.asks:
 			ask(l)
+			l.lookAgain()
 		case e := <-d.events:
 			l.step(e)
+			l.lookAgain()
 		case <-tick.C:
 			l.turn()
 			l.lookLater()
 		case <-l.early.C:
 			l.turn()
+			l.lookAgain()
 		case <-l.looks.timer.C:
 			l.look()
 		case <-alive:
