@@ -108,9 +108,10 @@ func crashed(ended error) bool {
 }
 
 // IsEmulatorFault reports whether an error of a lab is one of its emulator, not of what ran in it: QEMU locked up,
-// crashed, or reset its machine.
+// crashed, or reset its machine, or a VM in it restarted.
 func IsEmulatorFault(err error) bool {
-	return errors.Is(err, ErrSilent) || errors.Is(err, ErrReset) || errors.Is(err, ErrCrashed)
+	return errors.Is(err, ErrSilent) || errors.Is(err, ErrReset) || errors.Is(err, ErrCrashed) ||
+		errors.Is(err, ErrRestarted)
 }
 
 // endOfQEMU is the error of a QEMU that has ended.

@@ -2,6 +2,7 @@ package labtest
 
 import (
 	"context"
+	"errors"
 	"os"
 	"testing"
 
@@ -38,16 +39,17 @@ func Boot(t *testing.T, shape string, o lab.Options) *lab.Host {
 	})
 	t.Cleanup(func() {
 		if t.Failed() {
-			checkCPUs(t, h)
+			checkLab(t, h)
 		}
 	})
 	return h
 }
 
-// checkCPUs notes an emulator that has failed or has stopped one of the lab's CPUs: then the test has failed for that.
-func checkCPUs(t *testing.T, h *lab.Host) {
+// checkLab notes the test if the emulator has failed or has stopped one of the lab's CPUs, or if a VM has restarted:
+// the test has probably failed because of that.
+func checkLab(t *testing.T, h *lab.Host) {
 	t.Helper()
-	if err := h.CheckCPUs(context.WithoutCancel(t.Context())); err != nil {
+	if err := errors.Join(h.CheckVMs(), h.CheckCPUs(context.WithoutCancel(t.Context()))); err != nil {
 		t.Log("checking the lab after the failure:", err)
 		NoteFault(t, err)
 	}

@@ -237,8 +237,8 @@ func (s *session) repeat(ctx context.Context, failed []outcome, faulty []string)
 	for _, o := range failed {
 		names, err = append(names, o.failedTests()...), errors.Join(err, o.err)
 	}
-	fmt.Printf("emulators that locked up, crashed or reset their machine: %d of at most %d: %v\n", len(faulty),
-		mostRepeats, faulty)
+	fmt.Printf("labs whose emulator locked up, crashed or reset itself, or whose VM restarted: %d of at most %d: %v\n",
+		len(faulty), mostRepeats, faulty)
 	if !repeatable(failed, faulty) {
 		return err
 	}
