@@ -145,6 +145,9 @@ func (d *Driver) find(ctx context.Context, name string) (id int, uuid string, er
 	}
 }
 
+// nameless is what xl list prints for a domain without a name: xl has removed the name, or not set it yet.
+const nameless = "(null)"
+
 // comingOrGoing removes from a list of domains those that xl is making or ending, and returns a gap for each, and for
 // each VM between the two domains of a reboot. A domain that xl has made and of which it has no configuration ended
 // while the domains were listed, or is not complete.
@@ -161,7 +164,7 @@ func (d *Driver) comingOrGoing(s *state) (gaps []inventory.Gap) {
 	ids, names := map[int]bool{}, map[string]bool{}
 	s.domains = slices.DeleteFunc(s.domains, func(dom domain) bool {
 		_, whole := s.configs[dom.ID]
-		ids[dom.ID], names[dom.Name] = true, true
+		ids[dom.ID], names[dom.Name] = dom.Name != nameless, true
 		if whole || dom.ID == controlDomain || !dom.isUnfinished() && !watched[dom.Name] {
 			return false
 		}
