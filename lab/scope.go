@@ -32,6 +32,11 @@ func (v qemuVersion) physicalAddresses() bool { return v.major > 8 || v.major ==
 // translation" of July 2023). The plugin detects it and retranslates the code.
 func (v qemuVersion) staleCode() bool { return v.major < 8 || v.major == 8 && v.minor < 1 }
 
+// lostInterrupts reports whether a CPU may lose an interrupt, for instance that of its timer, and then sleep for ever:
+// before QEMU 10.2 a CPU changed its pending interrupts without an atomic operation while devices added others
+// (CPUState.interrupt_request; cpu_set_interrupt in system/cpus.c of 10.2 adds them atomically).
+func (v qemuVersion) lostInterrupts() bool { return v.major < 10 || v.major == 10 && v.minor < 2 }
+
 // danglingCallbacks reports whether CPUs may follow pointers to callbacks that
 // were freed: before QEMU 8.0 ("plugins: fix optimization in
 // plugin_gen_disable_mem_helpers" of February 2023). The plugin keeps its
@@ -39,9 +44,12 @@ func (v qemuVersion) staleCode() bool { return v.major < 8 || v.major == 8 && v.
 func (v qemuVersion) danglingCallbacks() bool { return v.major < 8 }
 
 // pluginVersion is the plugin interface to ask for: QEMU from 9.0 on accepts
-// none before 2, and from 9.1 on behaves as version 3 whichever is requested.
+// none before 2, from 9.1 on behaves as version 3 whichever is requested, and from
+// 11.1 on accepts none before 7.
 func (v qemuVersion) pluginVersion() int {
 	switch {
+	case v.major > 11 || v.major == 11 && v.minor >= 1:
+		return 7
 	case v.major > 9 || v.major == 9 && v.minor >= 1:
 		return 3
 	case v.major == 9:

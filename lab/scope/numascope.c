@@ -36,19 +36,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The plugin interface as far as it is used here, from QEMU 7.2 (version 1) to 10 (version 4). */
+/* The plugin interface as far as it is used here, from QEMU 7.2 (version 1) to 11.1 (version 7). */
 typedef uint64_t qemu_plugin_id_t;
 typedef uint32_t qemu_plugin_meminfo_t;
 struct qemu_plugin_tb; struct qemu_plugin_insn; struct qemu_plugin_hwaddr;
 typedef struct { const char *target_name; struct { int min, cur; } version; bool system_emulation; struct { int smp_vcpus, max_vcpus; } system; } qemu_info_t;
-typedef void (*tb_callback)(qemu_plugin_id_t, struct qemu_plugin_tb *);
-typedef void (*cpu_callback)(qemu_plugin_id_t, unsigned);
 typedef void (*mem_callback)(unsigned, qemu_plugin_meminfo_t, uint64_t, void *);
 typedef void (*exec_callback)(unsigned, void *);
-typedef void (*simple_callback)(qemu_plugin_id_t);
-extern void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t, tb_callback);
-extern void qemu_plugin_register_vcpu_idle_cb(qemu_plugin_id_t, cpu_callback);
-extern void qemu_plugin_reset(qemu_plugin_id_t, simple_callback);
 extern void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *, exec_callback, int flags, void *);
 extern size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
 extern struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t);
@@ -61,9 +55,44 @@ extern uint64_t qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *);
 
 #define EXPORT __attribute__((visibility("default")))
 #ifndef PLUGIN_VERSION
-#error "compile with -DPLUGIN_VERSION=1 for QEMU before 9, 2 for 9.0, 3 from 9.1 on"
+#error "compile with -DPLUGIN_VERSION=1 for QEMU before 9, 2 for 9.0, 3 from 9.1 on, 7 from 11.1 on"
 #endif
 EXPORT int qemu_plugin_version = PLUGIN_VERSION;
+
+/* What QEMU calls for a block that it translates, a CPU with nothing to do, and after a reset of the plugin. */
+static void translated(struct qemu_plugin_tb *tb);
+static void idle(unsigned index);
+static void listen_again(void);
+
+static qemu_plugin_id_t self;
+
+#if PLUGIN_VERSION >= 7
+extern void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t, void (*)(struct qemu_plugin_tb *, void *), void *);
+extern void qemu_plugin_register_vcpu_idle_cb(qemu_plugin_id_t, void (*)(unsigned, void *), void *);
+extern void qemu_plugin_reset(qemu_plugin_id_t, void (*)(void *), void *);
+static void on_translation(struct qemu_plugin_tb *tb, void *unused) { (void)unused; translated(tb); }
+static void on_idle(unsigned index, void *unused) { (void)unused; idle(index); }
+static void on_reset(void *unused) { (void)unused; listen_again(); }
+static void reset(void) { qemu_plugin_reset(self, on_reset, NULL); }
+static void listen(void)
+{
+    qemu_plugin_register_vcpu_tb_trans_cb(self, on_translation, NULL);
+    qemu_plugin_register_vcpu_idle_cb(self, on_idle, NULL);
+}
+#else
+extern void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, struct qemu_plugin_tb *));
+extern void qemu_plugin_register_vcpu_idle_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, unsigned));
+extern void qemu_plugin_reset(qemu_plugin_id_t, void (*)(qemu_plugin_id_t));
+static void on_translation(qemu_plugin_id_t unused, struct qemu_plugin_tb *tb) { (void)unused; translated(tb); }
+static void on_idle(qemu_plugin_id_t unused, unsigned index) { (void)unused; idle(index); }
+static void on_reset(qemu_plugin_id_t unused) { (void)unused; listen_again(); }
+static void reset(void) { qemu_plugin_reset(self, on_reset); }
+static void listen(void)
+{
+    qemu_plugin_register_vcpu_tb_trans_cb(self, on_translation);
+    qemu_plugin_register_vcpu_idle_cb(self, on_idle);
+}
+#endif
 
 #if PLUGIN_VERSION >= 3
 extern size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *, void *, size_t);
@@ -104,7 +133,6 @@ static int n_ranges;
 static int64_t delay_ns[NODES][NODES];
 /* The memory of a node: how long it is busy with one miss (0: no time), and until when with those that it has. */
 static struct memory { int64_t takes_ns; _Atomic int64_t until; } __attribute__((aligned(64))) memories[NODES];
-static qemu_plugin_id_t self;
 static bool stale_code;                 /* this QEMU may run code that was overwritten, see breakpoint */
 static bool marked;                     /* only what follows a MARK is seen */
 static bool prefetch;                   /* a miss of the next line only queues */
@@ -146,14 +174,10 @@ static int node_of(uint64_t address)
     return -1;
 }
 
-static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
-static void idle(qemu_plugin_id_t id, unsigned index);
-
 /* Runs while all CPUs stand still and no translated code is left: from here on the mode is in force. */
-static void listen_again(qemu_plugin_id_t id)
+static void listen_again(void)
 {
-    qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
-    qemu_plugin_register_vcpu_idle_cb(id, idle);
+    listen();
     if (shared->mode <= FELT)
         shared->active = shared->mode;
     changing = false;
@@ -171,13 +195,12 @@ static void obey(unsigned index)
         return;
     }
     changing = true;
-    qemu_plugin_reset(self, listen_again);
+    reset();
 }
 
 /* A CPU with nothing to do. */
-static void idle(qemu_plugin_id_t id, unsigned index)
+static void idle(unsigned index)
 {
-    (void)id;
     obey(index);
 }
 
@@ -257,7 +280,7 @@ static void breakpoint(unsigned index, void *unused)
         second = this, hits = 0;
     if (++hits % 1000 == 0) {
         fprintf(stderr, "numascope: 1000 breakpoints in a second: translating all code again\n");
-        qemu_plugin_reset(self, listen_again);
+        reset();
     }
 }
 
@@ -275,9 +298,8 @@ static bool is_mark(struct qemu_plugin_insn *insn)
     return !memcmp(code, MARK, sizeof MARK);
 }
 
-static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+static void translated(struct qemu_plugin_tb *tb)
 {
-    (void)id;
     size_t n = qemu_plugin_tb_n_insns(tb);
     struct qemu_plugin_insn *last = qemu_plugin_tb_get_insn(tb, n - 1);
     unsigned char code[2] = { 0 };
@@ -352,6 +374,6 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int
     shared->cpus = info->system.smp_vcpus;
     shared->magic = MAGIC;
     self = id;
-    listen_again(id);
+    listen_again();
     return 0;
 }
