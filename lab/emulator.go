@@ -13,20 +13,21 @@ import (
 	"time"
 )
 
-// emulatorPackages are the packages of QEMU that a lab unpacks. Their libraries are those of the machine.
-var emulatorPackages = []string{"qemu-system-common", "qemu-system-data", "qemu-system-x86", "seabios"}
+// emulatorRelease is the release of Debian whose backports have the QEMU that emulates labs. It is unpacked with its
+// libraries, and so runs on other releases.
+const emulatorRelease = "trixie"
 
-// findEmulator returns the QEMU that emulates labs: the machine's own or, if that may run overwritten code
-// (staleCode), a later one from the backports of the machine's release of Debian. It goes into the cache, and is not
+// findEmulator returns the QEMU that emulates labs: the machine's own or, if that may run overwritten code (staleCode)
+// or lose interrupts (lostInterrupts), a later one from Debian's backports. It goes into the cache, and is not
 // installed: the VMs in a lab still run in the machine's own. Without a later one the lab uses the machine's own, and
-// reports that. Labs with Xen always do: in QEMU 10.0 a VM of Xen shuts down as soon as it starts.
+// reports that. Labs with Xen always do: in QEMU 10.0 and 11.1 a VM of Xen ends as soon as it starts.
 func findEmulator(ctx context.Context, hypervisor Hypervisor, progress func(string, ...any)) (string, error) {
 	own, err := program("qemu-system-x86_64")
 	if err != nil || hypervisor == Xen {
 		return own, err
 	}
 	version, err := askQEMUVersion(ctx, own)
-	if err != nil || !version.staleCode() {
+	if err != nil || !version.staleCode() && !version.lostInterrupts() {
 		return own, err
 	}
 	later, err := fetchEmulator(ctx, progress)
@@ -48,7 +49,7 @@ const (
 // fetchEmulator returns the backported QEMU from the cache; the first time it is downloaded and unpacked. A download
 // that failed is not repeated for a day: without a network it may take a minute.
 func fetchEmulator(ctx context.Context, progress func(string, ...any)) (string, error) {
-	folder, err := fetchOnce(ctx, "qemu", func(fresh string) error {
+	folder, err := fetchOnce(ctx, "qemu-"+emulatorRelease, func(fresh string) error {
 		progress("fetching a later QEMU, once")
 		err := downloadEmulator(ctx, fresh)
 		if err == nil || ctx.Err() != nil {
@@ -82,32 +83,51 @@ func whyUnavailable(folder string, now time.Time) error {
 	return errors.Join(errors.New(string(why)), err)
 }
 
+// emulatorIn returns the program that starts the QEMU of a folder.
 func emulatorIn(folder string) string {
-	return filepath.Join(folder, "usr", "bin", "qemu-system-x86_64")
+	return filepath.Join(folder, "usr", "bin", "lab-qemu")
 }
 
+// startEmulator starts QEMU with the libraries and modules of its own folder, by their loader: its paths are those of
+// an installed QEMU.
+const startEmulator = `#!/bin/sh
+usr=$(dirname "$(dirname "$0")")
+lib=$usr/lib/x86_64-linux-gnu
+export QEMU_MODULE_DIR=$lib/qemu
+exec "$lib/ld-linux-x86-64.so.2" --argv0 "$0" --library-path "$lib" "$usr/bin/qemu-system-x86_64" "$@"
+`
+
 func downloadEmulator(ctx context.Context, folder string) error {
-	lists := filepath.Join(folder, "apt")
-	defer os.RemoveAll(lists)
-	apt, err := backports(ctx, lists)
+	apt, err := backports(ctx, filepath.Join(folder, "apt"))
 	if err != nil {
 		return err
 	}
 	if err := updateLists(ctx, apt...); err != nil {
 		return err
 	}
-	if err := download(ctx, folder, apt, emulatorPackages...); err != nil {
+	get := exec.CommandContext(ctx, "apt-get", append(apt, "install", "-q", "-y", "--download-only",
+		"--no-install-recommends", "--target-release", emulatorRelease+"-backports", "qemu-system-x86")...)
+	if out, err := get.CombinedOutput(); err != nil {
+		return fmt.Errorf("apt-get install --download-only qemu-system-x86: %w: %s", err, lastLine(out))
+	}
+	if err := unpack(ctx, filepath.Join(folder, "apt", "cache", "archives"), folder); err != nil {
 		return err
 	}
-	version, err := askQEMUVersion(ctx, emulatorIn(folder)) // it also shows that the machine has all its libraries
-	if err == nil && version.staleCode() {
+	if err := os.RemoveAll(filepath.Join(folder, "apt")); err != nil {
+		return err
+	}
+	if err := os.WriteFile(emulatorIn(folder), []byte(startEmulator), 0o755); err != nil {
+		return err
+	}
+	version, err := askQEMUVersion(ctx, emulatorIn(folder)) // it also shows that QEMU has all its libraries
+	if err == nil && version.lostInterrupts() {
 		err = fmt.Errorf("the backports have QEMU %d.%d only", version.major, version.minor)
 	}
 	return err
 }
 
-// backports makes a folder for apt that knows only the backports of this machine's release of Debian, from where the
-// machine gets the release itself. It returns apt's options for that.
+// backports makes a folder for apt that knows only a release of Debian and its backports, from where the machine gets
+// its own release, and no installed package. It returns apt's options for that.
 func backports(ctx context.Context, folder string) (options []string, err error) {
 	release, err := releaseOf("/etc/os-release")
 	if err != nil {
@@ -122,21 +142,24 @@ func backports(ctx context.Context, folder string) (options []string, err error)
 	if err != nil {
 		return nil, err
 	}
-	list := filepath.Join(folder, "sources.list")
-	text := fmt.Sprintf("deb [signed-by=%s] %s %s-backports main\n", debianKeys, address, release)
 	for _, part := range []string{"lists/partial", "cache/archives/partial"} {
 		if err := os.MkdirAll(filepath.Join(folder, part), 0o755); err != nil {
 			return nil, err
 		}
 	}
-	if err := os.WriteFile(list, []byte(text), 0o644); err != nil {
-		return nil, err
+	list, installed := filepath.Join(folder, "sources.list"), filepath.Join(folder, "status")
+	var text string
+	for _, suite := range []string{emulatorRelease, emulatorRelease + "-backports"} {
+		text += fmt.Sprintf("deb [signed-by=%s] %s %s main\n", debianKeys, address, suite)
 	}
+	err = errors.Join(os.WriteFile(list, []byte(text), 0o644), os.WriteFile(installed, nil, 0o644))
 	return []string{"-o", "Dir::Etc::sourcelist=" + list, "-o", "Dir::Etc::sourceparts=/dev/null",
+		"-o", "Dir::Etc::preferences=/dev/null", "-o", "Dir::Etc::preferencesparts=/dev/null",
+		"-o", "Dir::State::status=" + installed,
 		"-o", "Dir::State::lists=" + filepath.Join(folder, "lists"),
 		"-o", "Dir::Cache=" + filepath.Join(folder, "cache"),
 		"-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=30", "-o", "Acquire::https::Timeout=30",
-		"-o", "APT::Sandbox::User=root"}, nil
+		"-o", "APT::Sandbox::User=root", "-o", "Debug::NoLocking=true"}, err // no lock of the machine's packages
 }
 
 // debianKeys are the keys that sign Debian's archive, of package debian-archive-keyring.

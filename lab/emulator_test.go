@@ -2,7 +2,9 @@ package lab
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,6 +51,56 @@ func TestFirmwareArguments(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"-L", firmware}, firmwareArguments(qemu)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// QEMU is started by the loader and with the libraries of its own folder, whose path may have spaces.
+func TestStartEmulator(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "a folder")
+	usr := filepath.Join(folder, "usr")
+	lib := filepath.Join(usr, "lib", "x86_64-linux-gnu")
+	for file, text := range map[string]string{
+		emulatorIn(folder):                         startEmulator,
+		filepath.Join(lib, "ld-linux-x86-64.so.2"): "#!/bin/sh\nprintf '%s\\n' \"$QEMU_MODULE_DIR\" \"$@\"\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := exec.CommandContext(t.Context(), emulatorIn(folder), "-m", "64 M").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{filepath.Join(lib, "qemu"), "--argv0", emulatorIn(folder), "--library-path", lib,
+		filepath.Join(usr, "bin", "qemu-system-x86_64"), "-m", "64 M"}
+	if diff := cmp.Diff(want, strings.Split(strings.TrimSpace(string(out)), "\n")); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestQEMUVersion(t *testing.T) {
+	for _, c := range []struct {
+		version           qemuVersion
+		stale, interrupts bool
+		plugin            int
+	}{
+		{qemuVersion{7, 2}, true, true, 1},
+		{qemuVersion{8, 1}, false, true, 1},
+		{qemuVersion{9, 0}, false, true, 2},
+		{qemuVersion{10, 1}, false, true, 3},
+		{qemuVersion{10, 2}, false, false, 3},
+		{qemuVersion{11, 0}, false, false, 3},
+		{qemuVersion{11, 1}, false, false, 7},
+		{qemuVersion{12, 0}, false, false, 7},
+	} {
+		v := c.version
+		if v.staleCode() != c.stale || v.lostInterrupts() != c.interrupts || v.pluginVersion() != c.plugin {
+			t.Errorf("%v: stale code %v, lost interrupts %v, plugin version %d; want %+v", v, v.staleCode(),
+				v.lostInterrupts(), v.pluginVersion(), c)
+		}
 	}
 }
 

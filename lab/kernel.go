@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -59,7 +58,7 @@ func fetchKernel(ctx context.Context, progress func(string, ...any)) (kernel, er
 		if err != nil {
 			return err
 		}
-		return download(ctx, fresh, nil, name)
+		return download(ctx, fresh, name)
 	})
 	if err != nil {
 		return kernel{}, err
@@ -104,30 +103,35 @@ func updateLists(ctx context.Context, options ...string) error {
 	return nil
 }
 
-// download unpacks Debian packages into a folder, without installing them. The options are for apt.
-func download(ctx context.Context, folder string, options []string, names ...string) error {
+// download unpacks Debian packages into a folder, without installing them.
+func download(ctx context.Context, folder string, names ...string) error {
 	// apt drops its privileges for downloads, so the folder must be open to it.
 	if err := os.Chmod(folder, 0o777); err != nil {
 		return err
 	}
-	get := exec.CommandContext(ctx, "apt-get", slices.Concat(options, []string{"download", "-q"}, names)...)
+	get := exec.CommandContext(ctx, "apt-get", append([]string{"download", "-q"}, names...)...)
 	get.Dir = folder
 	if out, err := get.CombinedOutput(); err != nil {
 		return fmt.Errorf("apt-get download %s: %w: %s", strings.Join(names, " "), err, lastLine(out))
 	}
-	debs, err := filepath.Glob(filepath.Join(folder, "*.deb"))
-	if err != nil || len(debs) != len(names) {
-		return errors.Join(err, fmt.Errorf("apt-get download %s left %d packages", strings.Join(names, " "), len(debs)))
+	return errors.Join(unpack(ctx, folder, folder), os.Chmod(folder, 0o755))
+}
+
+// unpack unpacks the Debian packages of one folder into another, and removes them.
+func unpack(ctx context.Context, from, to string) error {
+	debs, err := filepath.Glob(filepath.Join(from, "*.deb"))
+	if err != nil || len(debs) == 0 {
+		return errors.Join(err, fmt.Errorf("apt-get left no packages in %s", from))
 	}
 	for _, deb := range debs {
-		if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", deb, folder).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", deb, to).CombinedOutput(); err != nil {
 			return fmt.Errorf("unpacking %s: %w: %s", deb, err, lastLine(out))
 		}
 		if err := os.Remove(deb); err != nil {
 			return err
 		}
 	}
-	return os.Chmod(folder, 0o755)
+	return nil
 }
 
 // kernelName is the package that linux-image-amd64 stands for.

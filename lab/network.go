@@ -89,7 +89,7 @@ until virsh -q list >/dev/null 2>&1; do sleep 0.3; done`
 // removed with the labs. The programs are Debian's; this machine downloads them once and does not install them.
 func acceptSSH(ctx context.Context, hosts ...*Host) error {
 	folder, err := fetchOnce(ctx, "ssh", func(fresh string) error {
-		return download(ctx, fresh, nil, "openssh-client", "openssh-server", "libwrap0")
+		return download(ctx, fresh, "openssh-client", "openssh-server", "libwrap0")
 	})
 	if err != nil {
 		return err

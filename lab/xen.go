@@ -79,7 +79,7 @@ func downloadXen(ctx context.Context, folder string) error {
 	if err := os.Mkdir(tree, 0o755); err != nil {
 		return err
 	}
-	if err := download(ctx, tree, nil, names...); err != nil {
+	if err := download(ctx, tree, names...); err != nil {
 		return err
 	}
 	images, err := filepath.Glob(filepath.Join(tree, "boot", "xen-*.gz"))
@@ -191,7 +191,7 @@ func deviceModelData() []string {
 // for Xen, without installing it on this machine; the libraries and files that it needs are those of this machine's own QEMU.
 func (h *Host) AddDeviceModel(ctx context.Context) error {
 	folder, err := fetchOnce(ctx, "xen-device-model", func(fresh string) error {
-		return download(ctx, fresh, nil, "qemu-system-xen")
+		return download(ctx, fresh, "qemu-system-xen")
 	})
 	if err != nil {
 		return err

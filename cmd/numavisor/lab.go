@@ -50,7 +50,7 @@ func (l *labFlags) flags(c *cobra.Command) {
 		"start this number of VMs by libvirt or xl alone (vm1, vm2, ...), 2 vCPUs and 192 MiB each")
 	f.StringVar(&l.share, "share", "", "a folder of this machine that the lab sees, and may write to, as /lab/share")
 	f.StringVar(&l.qemu, "qemu", "",
-		"QEMU program (default: qemu-system-x86_64 from PATH, or instead of one before 8.1 that of Debian's backports)")
+		"QEMU program (default: qemu-system-x86_64 from PATH; instead of one before 10.2 that of Debian's backports)")
 	timeLimitFlag(f, &l.timeout, "end the lab after this time")
 }
 
