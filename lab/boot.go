@@ -14,12 +14,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"github.com/u-root/u-root/pkg/cpio"
 	"golang.org/x/sys/unix"
@@ -72,6 +74,7 @@ const (
 	xenBootTime  = 8 * time.Minute // Xen's first domain boots more slowly: some 40 s
 	libvirtTime  = 2 * time.Minute
 	powerOffTime = 20 * time.Second
+	bootAttempts = 2 // where the emulator fails
 	poll         = 30 * time.Millisecond
 	folderPrefix = "numavisor-lab-"
 )
@@ -103,13 +106,26 @@ func Boot(ctx context.Context, o Options) (*Host, error) {
 			return nil, err
 		}
 	}
-	if o.Saved {
-		return restore(ctx, o, k)
-	}
 	x, err := o.xenParts(ctx)
 	if err != nil {
 		return nil, err
 	}
+	for attempt := 1; ; attempt++ {
+		var h *Host
+		if o.Saved {
+			h, err = restore(ctx, o, k)
+		} else {
+			h, err = bootFully(ctx, o, k, x)
+		}
+		if attempt == bootAttempts || !IsEmulatorFault(err) || ctx.Err() != nil {
+			return h, err
+		}
+		o.Progress("the emulator failed, the lab boots again: %v", err)
+	}
+}
+
+// bootFully starts a lab with the root of this machine.
+func bootFully(ctx context.Context, o Options, k kernel, x *xenFiles) (*Host, error) {
 	h, err := prepare(ctx, o, k, x)
 	if err != nil {
 		return nil, err
@@ -437,13 +453,27 @@ func (h *Host) start(ctx context.Context, o Options, k kernel, m machine) error 
 // Console returns what the lab's kernel and QEMU have printed.
 func (h *Host) Console() ([]byte, error) { return os.ReadFile(filepath.Join(h.folder, "console")) }
 
+// consoleTail returns the last lines of the console, without control characters: firmware moves the cursor with them.
 func (h *Host) consoleTail() string {
 	text, err := h.Console()
 	if err != nil {
 		return err.Error()
 	}
-	lines := strings.Split(strings.TrimSpace(string(bytes.ToValidUTF8(text, nil))), "\n")
+	lines := strings.Split(strings.TrimSpace(plainText(text)), "\n")
 	return strings.Join(lines[max(0, len(lines)-12):], " | ")
+}
+
+// terminalOrder matches an order to a terminal (ECMA-48): ESC c, or ESC [ parameters letter.
+var terminalOrder = regexp.MustCompile(`\x1b(c|\[[0-9;?=]*[A-Za-z])`)
+
+// plainText removes orders to a terminal, and all characters that are not printed, but not the ends of lines.
+func plainText(text []byte) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, string(terminalOrder.ReplaceAll(bytes.ToValidUTF8(text, nil), nil)))
 }
 
 func (h *Host) startLibvirt(ctx context.Context, progress func(string, ...any)) error {
@@ -459,9 +489,8 @@ func (h *Host) startLibvirt(ctx context.Context, progress func(string, ...any)) 
 		&out,
 		&errOut,
 	)
-	if err != nil || status != 0 {
-		return fmt.Errorf("libvirtd in the lab does not answer: status %d, %s: %w", status, lastLine(errOut.Bytes()),
-			err)
+	if err = failed(status, errOut.Bytes(), err); err != nil {
+		return fmt.Errorf("libvirtd in the lab does not answer: %w", err)
 	}
 	progress("libvirt answers after %.0f s", time.Since(begin).Seconds())
 	return nil

@@ -63,9 +63,8 @@ func (h *Host) StartGuest(ctx context.Context, g Guest) error {
 		script, text = `printf %s "$1" > "/run/$0.cfg" && xl create "/run/$0.cfg"`, g.xl()
 	}
 	status, err := h.Run(ctx, []string{"sh", "-c", script, g.Name, text}, io.Discard, &errOut)
-	if err != nil || status != 0 {
-		return fmt.Errorf("starting VM %s in the lab: status %d %s: %w", g.Name, status, lastLine(errOut.Bytes()),
-			err)
+	if err = failed(status, errOut.Bytes(), err); err != nil {
+		return fmt.Errorf("starting VM %s in the lab: %w", g.Name, err)
 	}
 	return nil
 }
@@ -245,9 +244,8 @@ func (h *Host) typeLines(ctx context.Context, pairs []string) error {
 for tty in $ttys; do printf '%s\n' "$2" > "$tty" || exit; shift 2; done`
 	var errOut bytes.Buffer
 	status, err := h.Run(ctx, append([]string{"bash", "-c", script, "tell"}, pairs...), io.Discard, &errOut)
-	if err != nil || status != 0 {
-		return fmt.Errorf("sending %q to VMs in the lab: status %d %s: %w", pairs, status,
-			lastLine(errOut.Bytes()), err)
+	if err = failed(status, errOut.Bytes(), err); err != nil {
+		return fmt.Errorf("sending %q to VMs in the lab: %w", pairs, err)
 	}
 	return nil
 }

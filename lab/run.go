@@ -80,6 +80,14 @@ func (h *Host) Run(ctx context.Context, argv []string, stdout, stderr io.Writer)
 	}
 }
 
+// failed is the error of a command that ran in the lab: the one of running it, or its status and its last words.
+func failed(status int, stderr []byte, running error) error {
+	if running != nil || status == 0 {
+		return running
+	}
+	return fmt.Errorf("status %d: %s", status, lastLine(stderr))
+}
+
 // ErrReset means that QEMU ended with status 0 although nobody ended it: the emulated machine has reset itself. QEMU's
 // emulation of nested virtualisation does so now and then, with nothing on the console.
 var ErrReset = errors.New("the emulated machine reset itself")

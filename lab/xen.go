@@ -215,8 +215,8 @@ func (h *Host) AddDeviceModel(ctx context.Context) error {
 	script = append(script, `! ldd /`+deviceModel+` | grep "not found"`)
 	var out bytes.Buffer
 	status, err := h.Run(ctx, []string{"sh", "-c", strings.Join(script, "\n")}, &out, &out)
-	if err != nil || status != 0 {
-		return fmt.Errorf("the lab's device model: status %d %s: %w", status, lastLine(out.Bytes()), err)
+	if err = failed(status, out.Bytes(), err); err != nil {
+		return fmt.Errorf("the lab's device model: %w", err)
 	}
 	return nil
 }

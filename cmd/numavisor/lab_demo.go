@@ -19,7 +19,7 @@ func labDemoCommand() *cobra.Command {
 		Long: `Boots a NUMA host in which far memory is slow and starts three VMs by libvirt
 alone, each with a common mistake, and one through Numavisor. Counts how far
 their memory accesses go, binds the misplaced VMs while they run, and counts
-again. Takes about three minutes on two idle CPUs.`,
+again. Takes three to six minutes on two idle CPUs.`,
 		Example: `  numavisor lab demo
   numavisor lab demo --shape genoa-cxl`,
 		Args: takes(0, 0),

@@ -37,14 +37,23 @@ type show struct {
 	before, after map[string]*figures // by VM
 }
 
+// attempts is how often the demo begins: the emulator of the lab fails now and then.
+const attempts = 2
+
 // Run plays the demo. The error says which step failed, or which VM is not where it was bound to.
 func Run(ctx context.Context, o Options) error {
-	d := &show{Options: o, steps: newSteps(o.Out)}
-	clock := cputime.Start()
-	if err := d.inLab(ctx); err != nil {
-		return err
+	for attempt := 1; ; attempt++ {
+		d := &show{Options: o, steps: newSteps(o.Out)}
+		clock := cputime.Start()
+		err := d.inLab(ctx)
+		switch {
+		case err == nil:
+			return conclude(o.Out, d.before, d.after, clock.Others())
+		case attempt == attempts || !lab.IsEmulatorFault(err) || ctx.Err() != nil:
+			return err
+		}
+		fmt.Fprintf(o.Out, "\nThe emulator failed, the demo begins again: %v\n", err)
 	}
-	return conclude(o.Out, d.before, d.after, clock.Others())
 }
 
 func (d *show) inLab(ctx context.Context) (err error) {

@@ -9,7 +9,7 @@ import (
 // expected is how long each step takes on two CPUs that do nothing else, from measured runs. The demo
 // scales what is left by how long the steps before took here.
 var expected = []time.Duration{
-	24 * time.Second, 38 * time.Second, 18 * time.Second, 30 * time.Second, 18 * time.Second, 30 * time.Second,
+	26 * time.Second, 85 * time.Second, 60 * time.Second, 40 * time.Second, 24 * time.Second, 37 * time.Second,
 }
 
 // steps numbers the parts of the demo and estimates the time that is left.
