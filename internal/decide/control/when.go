@@ -39,10 +39,12 @@ func (c *Controller) degradedFor() time.Duration {
 	return time.Duration(c.rules.policy.Balance.DegradedFor)
 }
 
-// planDue reports whether a plan is due. The regular plan is due after Options.Plan. An earlier one is due in these
-// cases: a guest has reached degraded_for, or is newly over a threshold; a refused copy is repaid now; loads since a
-// job are known; the last plan was stale, or did not find a guest over a threshold degraded; the kernel has brought the
-// memory for which moves wait; or guests that it serves may move.
+// planDue reports whether a plan is due. The regular plan is due after Options.Plan. A plan is due earlier if
+//   - a guest has reached degraded_for, or is newly over a threshold,
+//   - the last plan was stale, or did not find a guest degraded that is over a threshold,
+//   - a refused copy is repaid now,
+//   - loads since a job are known,
+//   - the kernel has brought the memory for which moves wait, or guests that it serves may move.
 func (c *Controller) planDue() bool {
 	if c.allServed() {
 		return c.roundDue()
