@@ -525,6 +525,46 @@ func TestLabEndsWithItsProgram(t *testing.T) {
 	}
 }
 
+// A lab whose emulator fails while it boots boots once more; one whose emulator refuses to start does not.
+func TestLabBootsAgain_WhereTheEmulatorFails(t *testing.T) {
+	if os.Getenv("NUMAVISOR_LAB") != "1" {
+		t.Skip("starts a NUMA host in QEMU: run with NUMAVISOR_LAB=1, as 'make test' and 'make lab-one T=NAME' do")
+	}
+	shape, err := FindShape("square4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, end string
+		fault     error // nil: not a fault of the emulator
+		boots     int
+	}{
+		{"crashes", "kill -SEGV $$", ErrCrashed, bootAttempts},
+		{"resets itself", "exit 0", ErrReset, bootAttempts},
+		{"refuses an option", "exit 1", nil, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			boots := filepath.Join(t.TempDir(), "boots")
+			qemu := filepath.Join(filepath.Dir(boots), "qemu")
+			script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" != --version ] || exec qemu-system-x86_64 --version\n"+
+				"echo >> %s\n%s\n", boots, c.end)
+			if err := os.WriteFile(qemu, []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			h, err := Boot(t.Context(), Options{Shape: shape, QEMU: qemu, Progress: t.Logf})
+			if err == nil {
+				t.Fatal(errors.Join(errors.New("it booted"), h.Close()))
+			}
+			if IsEmulatorFault(err) != (c.fault != nil) || c.fault != nil && !errors.Is(err, c.fault) {
+				t.Errorf("the error is %v, want one of %v", err, c.fault)
+			}
+			if began, err := os.ReadFile(boots); err != nil || len(began) != c.boots {
+				t.Errorf("QEMU began %d times, want %d; %v", len(began), c.boots, err)
+			}
+		})
+	}
+}
+
 // emulators finds QEMU processes whose arguments name a folder.
 func emulators(folder string) []string {
 	var found []string

@@ -16,12 +16,22 @@ type closely struct {
 	reading   bool
 	overtaken bool      // a job began or ended while it was read
 	began     time.Time // when the latest reading began
+	took      time.Duration
 	guests    []inventory.Guest
 }
 
 // closelyFor is how long a reading counts: less than most copies take, during which mappings change, too. Guests often
 // use CPUs for a moment before they begin to work. While the kernel brings memory to vCPUs, it is closelyDrifting.
 const closelyFor, closelyDrifting = 15 * time.Second, 5 * time.Second
+
+// counts returns how long a reading counts, from its beginning: for twice the time that it took at least. Another one
+// would take as long, and be as old as that when it ends.
+func (r *closely) counts(drifts bool) time.Duration {
+	if drifts {
+		return max(closelyDrifting, 2*r.took)
+	}
+	return max(closelyFor, 2*r.took)
+}
 
 // ReadClosely asks for the mappings of guests. It is answered with CloselyRead.
 type ReadClosely struct {
@@ -33,7 +43,7 @@ type ReadClosely struct {
 // degraded_for before the next sample, and a plan would move these if they had reached it.
 func (c *Controller) readClosely() {
 	r := &c.closely
-	if c.State() != Idle || c.pullsAhead() || r.reading || c.turn.now.Sub(r.began) <= closelyFor {
+	if c.State() != Idle || c.pullsAhead() || r.reading || c.turn.now.Sub(r.began) <= r.counts(false) {
 		return
 	}
 	known, names := c.known(), []string(nil)
@@ -98,11 +108,8 @@ func (c *Controller) movesSoon() (names []string) {
 
 // guestClosely returns what has been read of a guest, if that still counts.
 func (c *Controller) guestClosely(name string) *inventory.Guest {
-	r, counts := &c.closely, closelyFor
-	if c.drifts() {
-		counts = closelyDrifting
-	}
-	if c.turn.now.Sub(r.began) > counts {
+	r := &c.closely
+	if c.turn.now.Sub(r.began) > r.counts(c.drifts()) {
 		return nil
 	}
 	for i := range r.guests {
@@ -116,7 +123,7 @@ func (c *Controller) guestClosely(name string) *inventory.Guest {
 // closelyRead takes what has been read. Without it, a move reads its guests itself.
 func (c *Controller) closelyRead(e CloselyRead) {
 	r := &c.closely
-	r.reading, r.guests = false, nil
+	r.reading, r.guests, r.took = false, nil, c.turn.now.Sub(r.began)
 	if !r.overtaken {
 		r.guests = e.Guests
 	}

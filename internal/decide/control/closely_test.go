@@ -83,6 +83,17 @@ func TestAMoveUsesNoOutdatedMappings(t *testing.T) {
 	}
 }
 
+// A move uses a reading that took longer than one counts otherwise: another one would be as old when it ends.
+func TestAMoveUsesAReadingThatTookLong(t *testing.T) {
+	w, pass := almost(t)
+	read := w.read
+	pass(20 * time.Second)
+	w.step(w.readClosely(read))
+	if w.job == nil || closelyKnown(w.job) != "a" {
+		t.Errorf("after a reading of 20 s: job %v\n%s", w.job, w.out.String())
+	}
+}
+
 // A controller that stops starts no job, also if one has waited for the reading.
 func TestNoMoveBeginsAfterStop(t *testing.T) {
 	w, pass := almost(t)
