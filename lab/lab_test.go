@@ -525,7 +525,7 @@ func TestLabEndsWithItsProgram(t *testing.T) {
 	}
 }
 
-// A lab whose emulator fails while it boots boots once more; one whose emulator refuses to start does not.
+// A lab whose emulator fails while it boots boots a second time; one whose emulator refuses to start does not.
 func TestLabBootsAgain_WhereTheEmulatorFails(t *testing.T) {
 	if os.Getenv("NUMAVISOR_LAB") != "1" {
 		t.Skip("starts a NUMA host in QEMU: run with NUMAVISOR_LAB=1, as 'make test' and 'make lab-one T=NAME' do")

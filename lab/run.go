@@ -80,7 +80,8 @@ func (h *Host) Run(ctx context.Context, argv []string, stdout, stderr io.Writer)
 	}
 }
 
-// failed is the error of a command that ran in the lab: the one of running it, or its status and its last words.
+// failed is the error of a command that ran in the lab: the one of running it, or its status and the last line of its
+// errors.
 func failed(status int, stderr []byte, running error) error {
 	if running != nil || status == 0 {
 		return running
@@ -88,8 +89,8 @@ func failed(status int, stderr []byte, running error) error {
 	return fmt.Errorf("status %d: %s", status, lastLine(stderr))
 }
 
-// ErrReset means that QEMU ended with status 0 although nobody ended it: the emulated machine has reset itself. QEMU's
-// emulation of nested virtualisation does so now and then, with nothing on the console.
+// ErrReset means that QEMU ended by itself with status 0: the emulated machine has reset itself. QEMU's emulation of
+// nested virtualisation does so now and then, and the console shows no reason.
 var ErrReset = errors.New("the emulated machine reset itself")
 
 // ErrCrashed means that QEMU ended by a fault of its own: the kernel killed it for a bad access or instruction, or it

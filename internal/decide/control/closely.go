@@ -15,7 +15,7 @@ import (
 type closely struct {
 	reading   bool
 	overtaken bool      // a job began or ended while it was read
-	began     time.Time // when the latest reading began
+	began     time.Time // when the latest reading began that counts, or is in progress
 	took      time.Duration
 	guests    []inventory.Guest
 }
@@ -43,7 +43,7 @@ type ReadClosely struct {
 // degraded_for before the next sample, and a plan would move these if they had reached it.
 func (c *Controller) readClosely() {
 	r := &c.closely
-	if c.State() != Idle || c.pullsAhead() || r.reading || c.turn.now.Sub(r.began) <= r.counts(false) {
+	if c.State() != Idle || c.servesAhead() || r.reading || c.turn.now.Sub(r.began) <= r.counts(false) {
 		return
 	}
 	known, names := c.known(), []string(nil)
@@ -123,9 +123,9 @@ func (c *Controller) guestClosely(name string) *inventory.Guest {
 // closelyRead takes what has been read. Without it, a move reads its guests itself.
 func (c *Controller) closelyRead(e CloselyRead) {
 	r := &c.closely
-	r.reading, r.guests, r.took = false, nil, c.turn.now.Sub(r.began)
-	if !r.overtaken {
-		r.guests = e.Guests
+	r.reading, r.guests, r.took = false, e.Guests, c.turn.now.Sub(r.began)
+	if r.overtaken {
+		r.forget()
 	}
 	if !c.turn.stopping {
 		c.startJob()
@@ -136,8 +136,13 @@ func (c *Controller) closelyRead(e CloselyRead) {
 // awaited reports whether a job waits for the reading: a move would read the same.
 func (r *closely) awaited() bool { return r.reading && !r.overtaken }
 
-// forget drops what has been read, as a job begins or has ended.
-func (r *closely) forget() { r.overtaken, r.guests = true, nil }
+// forget drops what has been read, as a job begins or has ended. Guests may be read again at once.
+func (r *closely) forget() {
+	r.overtaken, r.guests = true, nil
+	if !r.reading {
+		r.began = time.Time{}
+	}
+}
 
 // withClosely adds the mappings that have been read to what is known of the host.
 func (c *Controller) withClosely(h *inventory.Host) {

@@ -57,6 +57,9 @@ type competition struct {
 	served []string
 	// leftOn is when a move that gave way last left kernel balancing on for the next one.
 	leftOn time.Time
+	// pausedAt is when a move last left kernel balancing on because none of its guests worked any more; zero: the last
+	// one that left it on had another reason.
+	pausedAt time.Time
 	// stirred is when the kernel was last seen to bring memory to vCPUs for moves.
 	stirred time.Time
 	drifted map[string]time.Time // since when a guest differs from its placement

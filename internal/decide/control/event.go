@@ -78,6 +78,8 @@ type Moved struct {
 	Idle []string
 	// GaveWay: it left memory, because StopGivesWay stopped it. Its guests may move again at once.
 	GaveWay bool
+	// Pauses: kernel balancing stays on (Held) because none of its guests works any more.
+	Pauses bool
 }
 
 // SettingChanged answers Ready.Remedy.

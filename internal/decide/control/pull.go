@@ -324,7 +324,7 @@ func (c *competition) restores() bool {
 
 // pulls reports whether kernel balancing, which a move has left on, is to stay on: the move has left memory behind
 // that its guests did not use. The kernel brings it once they do. It ends when the rest of the moves has been
-// finished, or if another guest would be exposed.
+// finished, if another guest would be exposed, or when a pause of these guests lasts.
 func (c *Controller) pulls() bool {
 	if !c.competition.holds() || len(c.rest.left) == 0 || c.held() != "" || c.turn.stopping {
 		return false
@@ -337,7 +337,20 @@ func (c *Controller) pulls() bool {
 		return false
 	}
 	idle := c.idle(&h)
-	return len(order.Exposed(&h, func(name string) bool { return slices.Contains(idle, name) })) == 0
+	return !c.pauseLasts(&h, idle) &&
+		len(order.Exposed(&h, func(name string) bool { return slices.Contains(idle, name) })) == 0
+}
+
+// pauseLasts reports whether guests for whose pause kernel balancing has stayed on have paused for long, or whether
+// another guest works meanwhile: hinting faults would cost it time.
+func (c *Controller) pauseLasts(h *inventory.Host, idle []string) bool {
+	at := c.competition.pausedAt
+	if at.IsZero() {
+		return false
+	}
+	return c.turn.now.Sub(at) >= aheadLasts || slices.ContainsFunc(h.Guests, func(g inventory.Guest) bool {
+		return g.State == "running" && g.Seen.Load != nil && !slices.Contains(idle, g.Name) && !c.rest.left[g.Name]
+	})
 }
 
 // ownBalancing returns kernel.numa_balancing as it is without this daemon's moves,
@@ -358,8 +371,8 @@ const (
 	// bring memory after a second of the vCPUs' time (kernel/sched/fair.c, sysctl_numa_balancing_scan_delay).
 	leads = 2 * time.Second
 	// aheadLasts is how long kernel balancing stays on without a move once no guest that it serves is over a threshold
-	// and it has brought no memory. Loads often pause for some seconds. aheadRests is the time from one begin to the
-	// next at least.
+	// and it has brought no memory, or after a move whose guests pause. Loads often pause for some seconds. aheadRests
+	// is the time from one begin to the next at least.
 	aheadLasts, aheadRests = 30 * time.Second, 15 * time.Second
 	// aheadMost is how long moves wait for the kernel at most; aheadStarts is how long it takes until memory comes, and
 	// aheadEbbs how long none has come when the kernel has brought what the guests use.
@@ -386,7 +399,7 @@ func (c *Controller) pullAhead() {
 		return
 	}
 	o.ahead, o.brought, o.fastest, o.aheadOf = c.turn.now, time.Time{}, 0, c.spreadGuests(&h)
-	o.loaded, o.needed = time.Time{}, c.turn.now
+	o.loaded, o.needed, o.pausedAt = time.Time{}, c.turn.now, time.Time{}
 	for _, d := range c.when.plan.Degraded {
 		o.loaded = latest(o.loaded, d.Since)
 	}
@@ -528,6 +541,9 @@ func (c *Controller) pullsAhead() bool {
 		now.Sub(o.aheadFrom()) < aheadMost+aheadLasts && c.held() == "" && !c.turn.stopping
 }
 
+// servesAhead reports whether the kernel serves guests ahead of moves that are not decided yet.
+func (c *Controller) servesAhead() bool { return len(c.competition.aheadOf) > 0 && c.pullsAhead() }
+
 // bringsAhead reports whether the kernel still brings memory ahead of moves, or may soon.
 func (c *Controller) bringsAhead() bool {
 	o, now := &c.competition, c.turn.now
@@ -536,7 +552,7 @@ func (c *Controller) bringsAhead() bool {
 		since = o.needed
 	}
 	starts := now.Sub(since) < aheadStarts
-	return c.pullsAhead() && now.Sub(o.aheadFrom()) < aheadMost && (starts || now.Sub(o.brought) < aheadEbbs)
+	return c.servesAhead() && now.Sub(o.aheadFrom()) < aheadMost && (starts || now.Sub(o.brought) < aheadEbbs)
 }
 
 // allServed reports whether a plan could only wait for the kernel: it brings memory to all guests over a threshold. To
@@ -614,11 +630,11 @@ func (c *Controller) drifts() bool {
 	return !last.IsZero() && c.turn.now.Sub(last) < settles
 }
 
-// handOver gives a move the setting that was enabled ahead of it, or that a move left on which gave way to it. Memory
-// that another move has left behind may need it for longer: then the controller holds it.
+// handOver gives a move the setting that was enabled ahead of it, or that a move left on which gave way to it, or whose
+// guests paused. Memory that another move has left behind may need it for longer: then the controller holds it.
 func (c *Controller) handOver(j Job) *journal.SettingChange {
 	o := &c.competition
-	wanted := c.pullsAhead() || o.holds() && !c.pulls()
+	wanted := c.pullsAhead() || o.holds() && (!o.pausedAt.IsZero() || !c.pulls())
 	if !wanted || o.changing != nil || j.By != Balancer {
 		return nil
 	}

@@ -213,9 +213,13 @@ func (c *Controller) count(m *Moved) {
 	t.MovedBytes += m.Bytes
 	t.PulledBytes += m.Pulled
 	if m.Held != nil {
-		c.competition.balancing, c.competition.set = m.Held.Former, m.Held.Value
-		if m.GaveWay {
-			c.competition.leftOn = c.turn.now
+		o := &c.competition
+		o.balancing, o.set, o.pausedAt = m.Held.Former, m.Held.Value, time.Time{}
+		switch {
+		case m.GaveWay:
+			o.leftOn = c.turn.now
+		case m.Pauses:
+			o.pausedAt = c.turn.now
 		}
 	}
 	if m.Pulled > 0 {

@@ -176,7 +176,7 @@ func (w *randomWorld) endJob(how string) {
 			m.Left = j.Move.Names()[:1]
 		}
 		if j.Held != nil && len(m.Left) > 0 && w.r.IntN(2) == 0 {
-			m.Held = j.Held
+			m.Held, m.Pauses = j.Held, w.r.IntN(2) == 0
 		} else if j.Held != nil {
 			w.kernel.NUMABalancing = j.Held.Former
 		}

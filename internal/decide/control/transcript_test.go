@@ -327,6 +327,7 @@ func (w *world) hold(m *control.Moved, d *datadriven.TestData) {
 	if d.MaybeScanArgs(w.t, "held", &value) {
 		w.kernel.NUMABalancing = value
 		m.Held = &journal.SettingChange{Path: plan.NUMABalancingPath, Former: "0", Value: value, Held: true}
+		m.Pauses = d.HasArg("pauses")
 	}
 }
 

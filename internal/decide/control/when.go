@@ -39,7 +39,7 @@ func (c *Controller) degradedFor() time.Duration {
 	return time.Duration(c.rules.policy.Balance.DegradedFor)
 }
 
-// planDue reports whether a plan is due. The regular plan is due after Options.Plan. A plan is due earlier if
+// planDue reports whether to plan now: Options.Plan after the last plan, and earlier if
 //   - a guest has reached degraded_for, or is newly over a threshold,
 //   - the last plan was stale, or did not find a guest degraded that is over a threshold,
 //   - a refused copy is repaid now,

@@ -157,7 +157,7 @@ func ended(moved []move.Result, err error) control.JobEnded {
 	for _, m := range moved {
 		e.Moved = append(e.Moved, control.Moved{
 			Move: m.Move, End: m.End, Bytes: m.Bytes, Copied: m.Copied, Cancelled: m.Cancelled,
-			Left: m.Left, Idle: m.Idle, Pulled: m.Pulled, Held: m.Held, GaveWay: m.GaveWay,
+			Left: m.Left, Idle: m.Idle, Pulled: m.Pulled, Held: m.Held, GaveWay: m.GaveWay, Pauses: m.Pauses,
 		})
 	}
 	return e

@@ -103,6 +103,16 @@ func (m *mover) allIdle(guests []*watched) bool {
 	return idle == len(guests)
 }
 
+// allPause reports whether no guest of the move has worked for some seconds, including those whose memory stays where
+// it is. It reads the times of all of them.
+func (m *mover) allPause() bool {
+	pause := true
+	for _, g := range m.guests {
+		pause = m.hardlyWorks(g) && pause
+	}
+	return pause
+}
+
 // leaveIdle leaves the memory of guests that hardly work any more: nothing depends on it, and copying takes time
 // from the others. Once such a guest works again, it may move at once.
 func (m *mover) leaveIdle() {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/host/move"
+	"github.com/numavisor/numavisor/internal/host/operate/operatetest"
 	"github.com/numavisor/numavisor/internal/journal"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/topology"
@@ -92,6 +93,45 @@ func TestMove_LeavesMemoryOfAGuestThatBecomesIdle(t *testing.T) {
 			}
 			if moved.Held != nil || p.settings.Values[plan.NUMABalancingPath] != "0" {
 				t.Errorf("%s: held %+v; settings %q", name, moved.Held, settingsOf(b))
+			}
+		})
+	}
+}
+
+// Guests often pause. If none of a move works any more, kernel balancing stays on for the memory that they use when
+// they work again, unless the kernel has brought nearly all of it.
+func TestMove_LeavesBalancingOnWhenAllGuestsPause(t *testing.T) {
+	for name, c := range map[string]struct {
+		each topology.Bytes // that the kernel brings at once
+		own  string         // the setting before
+		want string         // changes of settings
+		held bool
+	}{
+		"much is left":        {64 * mib, "0", "0>1", true},
+		"nearly all is there": {gib, "0", "0>1 1>0", false},
+		"it was on before":    {64 * mib, "1", "", false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			_, _, b, moved, err := pulledMove(t, c.each, func(w *world, r *move.Request) {
+				v := becomesIdle(t, w, r, "a", time.Second)
+				for tid, after := range becomesIdle(t, w, r, "b", time.Second).stops {
+					v.stops[tid] = after
+				}
+				w.Joined.Meter = v
+				settings, ok := w.Joined.Settings.(*operatetest.Settings)
+				if !ok {
+					t.Fatal("other settings")
+				}
+				settings.Values[plan.NUMABalancingPath] = c.own
+			})
+			if err != nil || !moved.Complete() {
+				t.Fatalf("%s: %v: %s %v", name, err, moved.End, moved.Shortfalls())
+			}
+			if got := settingsOf(b); got != c.want || (moved.Held != nil) != c.held {
+				t.Errorf("%s: settings %q, want %q; held %+v", name, got, c.want, moved.Held)
+			}
+			if c.held && !slices.Equal(moved.Idle, []string{"a", "b"}) {
+				t.Errorf("%s: idle %v", name, moved.Idle)
 			}
 		})
 	}

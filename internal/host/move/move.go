@@ -111,6 +111,8 @@ type Result struct {
 	Left []string `json:"left,omitempty"`
 	// GaveWay: it left memory because of Request.GiveWay.
 	GaveWay bool `json:"gave_way,omitempty"`
+	// Pauses: kernel balancing stays on (Held) because none of the guests works any more.
+	Pauses bool `json:"pauses,omitempty"`
 	// Idle are guests in Left that worked when the move was planned, and hardly do now: their memory was not copied.
 	Idle  []string       `json:"idle,omitempty"`
 	Bytes topology.Bytes `json:"moved_bytes"`

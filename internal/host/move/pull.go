@@ -128,6 +128,8 @@ type pull struct {
 	held    *journal.SettingChange // the setting that restore restores; nil: it was on already
 	// unused are guests that do not use much of their memory now, and kernel balancing stays on for it.
 	unused []*watched
+	// pauses: none of the guests works any more, and kernel balancing stays on for a pause of theirs.
+	pauses bool
 }
 
 // beginPull lets the kernel bring memory to the vCPUs of the guests for which that is
@@ -203,7 +205,8 @@ func where(guests []*moving, is func(*moving) bool) []*moving {
 }
 
 // endPull waits until the kernel has brought the memory, or is slower than copying, and restores kernel
-// balancing. The error is the end of the context, or errGivesWay: then kernel balancing stays on.
+// balancing, unless it is to bring what the guests do not use now. The error is the end of the context, or errGivesWay:
+// then kernel balancing stays on.
 func (m *mover) endPull(ctx context.Context, x apply.Executor, p *pull) error {
 	if p == nil {
 		return nil
@@ -216,6 +219,10 @@ func (m *mover) endPull(ctx context.Context, x apply.Executor, p *pull) error {
 	case len(p.unused) > 0 && err == nil:
 		m.note("kernel balancing stays on for memory that is not in use: " + left(p.unused))
 		m.pulling.held = p.held
+		return nil
+	case p.pauses && p.held != nil && err == nil:
+		m.note("kernel balancing stays on for a while: no VM of the move works now")
+		m.pulling.held, m.moved.Pauses = p.held, true
 		return nil
 	case errors.Is(err, errGivesWay) && p.held != nil: // the next move takes it over
 		m.pulling.held = p.held
@@ -309,7 +316,9 @@ func (m *mover) watchPull(ctx context.Context, x apply.Executor, p *pull) error 
 		if yielding.passed(most) {
 			return errGivesWay
 		}
+		pause := m.allPause()
 		if m.allIdle(p.guests) { // the kernel brings memory that is used
+			p.pauses = pause && !order.LastPages(p.remains())
 			break
 		}
 		goesOn := func() bool {
