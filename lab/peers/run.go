@@ -197,8 +197,7 @@ for t in /proc/$pid/task/*; do grep -q KVM $t/comm && awk '{printf " %s", $40}' 
 // pages the host's kernel has moved.
 const moved = `setsid sh -c 'while :; do awk "/^pgmigrate_success/ {print \$2}" /proc/vmstat >> /lab/files/moved; sleep $0; done' %g >/dev/null 2>&1 &`
 
-// begin removes the limits of a worst-case start, switches distance on and lets
-// the guests work.
+// begin removes the limits of a worst-case start, switches distance on, starts the manager and lets the guests work.
 func (s *session) begin(ctx context.Context, run *Run) error {
 	var ready []int
 	var names []string
@@ -222,6 +221,10 @@ func (s *session) begin(ctx context.Context, run *Run) error {
 			return err
 		}
 	}
+	// Before the manager is ready: it may measure the host when it starts, and VMs use CPUs for a moment.
+	if err := s.scope.Set(ctx, labcounter.Felt); err != nil {
+		return err
+	}
 	if _, err := s.sh(ctx, s.manager.ready, s.layout.names()...); err != nil {
 		return err
 	}
@@ -234,9 +237,6 @@ func (s *session) begin(ctx context.Context, run *Run) error {
 		if run.Memory[vm], err = parseMemory(run.Start[i], s.layout.Nodes); err != nil {
 			return err
 		}
-	}
-	if err := s.scope.Set(ctx, labcounter.Felt); err != nil {
-		return err
 	}
 	if _, err := s.sh(ctx, fmt.Sprintf(moved, s.Window.Seconds())); err != nil {
 		return err

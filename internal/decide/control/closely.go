@@ -24,8 +24,8 @@ type closely struct {
 // use CPUs for a moment before they begin to work. While the kernel brings memory to vCPUs, it is closelyDrifting.
 const closelyFor, closelyDrifting = 15 * time.Second, 5 * time.Second
 
-// counts returns how long a reading counts, from its beginning: for twice the time that it took at least. Another one
-// would take as long, and be as old as that when it ends.
+// counts returns how long a reading counts, from its beginning: at least twice the time that it took. Another reading
+// would take as long, and be as old when it ends.
 func (r *closely) counts(drifts bool) time.Duration {
 	if drifts {
 		return max(closelyDrifting, 2*r.took)

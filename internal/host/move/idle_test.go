@@ -127,8 +127,8 @@ func TestMove_LeavesBalancingOnWhenAllGuestsPause(t *testing.T) {
 			if err != nil || !moved.Complete() {
 				t.Fatalf("%s: %v: %s %v", name, err, moved.End, moved.Shortfalls())
 			}
-			if got := settingsOf(b); got != c.want || (moved.Held != nil) != c.held {
-				t.Errorf("%s: settings %q, want %q; held %+v", name, got, c.want, moved.Held)
+			if got := settingsOf(b); got != c.want || (moved.Held != nil) != c.held || moved.Pauses != c.held {
+				t.Errorf("%s: settings %q, want %q; held %+v, pauses %v", name, got, c.want, moved.Held, moved.Pauses)
 			}
 			if c.held && !slices.Equal(moved.Idle, []string{"a", "b"}) {
 				t.Errorf("%s: idle %v", name, moved.Idle)
