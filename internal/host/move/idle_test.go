@@ -106,13 +106,18 @@ func TestMove_LeavesBalancingOnWhenAllGuestsPause(t *testing.T) {
 		own  string         // the setting before
 		want string         // changes of settings
 		held bool
+		more bool // another guest of the move, which is only pinned, works on
 	}{
-		"much is left":        {64 * mib, "0", "0>1", true},
-		"nearly all is there": {gib, "0", "0>1 1>0", false},
-		"it was on before":    {64 * mib, "1", "", false},
+		"much is left":        {64 * mib, "0", "0>1", true, false},
+		"nearly all is there": {gib, "0", "0>1 1>0", false, false},
+		"it was on before":    {64 * mib, "1", "", false, false},
+		"one of them works":   {64 * mib, "0", "0>1 1>0", false, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			_, _, b, moved, err := pulledMove(t, c.each, func(w *world, r *move.Request) {
+				if c.more {
+					pinsToo(t, w, r, "c")
+				}
 				v := becomesIdle(t, w, r, "a", time.Second)
 				for tid, after := range becomesIdle(t, w, r, "b", time.Second).stops {
 					v.stops[tid] = after
@@ -135,6 +140,18 @@ func TestMove_LeavesBalancingOnWhenAllGuestsPause(t *testing.T) {
 			}
 		})
 	}
+}
+
+// pinsToo adds a guest to pulledMove whose memory is at its target, and whose vCPUs are not.
+func pinsToo(t *testing.T, w *world, r *move.Request, name string) {
+	t.Helper()
+	top := w.Nodes()
+	d := kinds[0].Guest(name, gib, []topology.NodeID{3}, top.CPUsOf(nodes("0")))
+	d.Config.Immediate = true
+	w.MustAdd(t, d)
+	pinned := planned(t, *w, plan.Batch, map[string]string{name: "3"}).Guests[0]
+	pinned.Kind = plan.MoveGuest
+	r.Move.Guests = append(r.Move.Guests, pinned)
 }
 
 // The memory is copied if the guest waits for CPUs, if it was idle when the move was planned (it makes room, or was not
