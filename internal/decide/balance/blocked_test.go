@@ -2,6 +2,7 @@ package balance
 
 import (
 	"errors"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -107,7 +108,7 @@ func TestLegal_NodeLimit(t *testing.T) {
 }
 
 // A guest that has been degraded for too short a time for its copy to be repaid moves once it has been for long enough.
-// The plan says when that is.
+// The plan says when that is, and the reason has no digits that an operator cannot use.
 func TestPlan_NotRepaid(t *testing.T) {
 	planAt := func(rate topology.Bytes, now time.Time) plan.Plan {
 		h := machine("nodes:4 cores:4 memory:16G")
@@ -117,16 +118,20 @@ func TestPlan_NotRepaid(t *testing.T) {
 		p := policy.Policy{Balance: policy.Balance{DegradedFor: policy.Duration(time.Second),
 			Guests: map[string]policy.Mode{"b": policy.ModeOff}}}
 		round, err := Plan(Request{Host: h, Policy: p, Now: now,
-			Past: Past{Degraded: []plan.Degraded{{Guest: "a", Since: noon.Add(-2 * time.Second)}}}})
+			Past: Past{Degraded: []plan.Degraded{{Guest: "a", Since: noon.Add(-2*time.Second - time.Microsecond)}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return round
 	}
+	fraction := regexp.MustCompile(`\d\.\d\d+s`)
 	for _, rate := range []topology.Bytes{20 << 20, 60 << 20, 100 << 20} {
 		first := planAt(rate, noon)
 		if len(first.Moves) > 0 || len(first.Blocked) != 1 || first.Blocked[0].Kind != plan.BlockedNotRepaid {
 			t.Fatalf("at %v a second: moves %v, blocked %+v", rate, first.Moves, first.Blocked)
+		}
+		if why := first.Blocked[0].Why; fraction.MatchString(why) {
+			t.Errorf("at %v a second: the reason is %q", rate, why)
 		}
 		until := first.Blocked[0].Until
 		if !until.After(noon) {

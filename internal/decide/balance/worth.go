@@ -208,19 +208,22 @@ func (p *planner) repaid(group []change) (at time.Time, ok bool) {
 	return p.now.Add(needed/trusted - lead - r.guest.since), true
 }
 
+// shown is the precision of a duration in a reason.
+const shown = 100 * time.Millisecond
+
 // gate returns the reason why a move is not worth making, or "" if it is.
 func (p *planner) gate(group []change, benefit plan.Benefit, price plan.Price, r relief) string {
 	m := p.model
 	margin := m.policy.Balance.MinGain
-	gain := benefit.Cost - price.Cost
+	gain, within := benefit.Cost-price.Cost, benefit.Horizon.Round(shown)
 	switch {
 	case benefit.Cost > enough && p.earned(benefit) < price.Took.Seconds():
 		if _, known := price.Time(); !known {
 			return fmt.Sprintf("copying %v takes more CPU time than the move would save within %v, "+
-				"by an assumed rate of %v a second", price.Bytes, benefit.Horizon, price.BytesPerSecond)
+				"by an assumed rate of %v a second", price.Bytes, within, price.BytesPerSecond)
 		}
 		return fmt.Sprintf("copying takes %v, more CPU time than the move would save within %v",
-			price.Took.Round(time.Second), benefit.Horizon)
+			price.Took.Round(shown), within)
 	case gain <= enough:
 		return fmt.Sprintf("the move would lower the host's cost by %.3g, which is not more than its price of %.3g",
 			benefit.Cost, price.Cost)
