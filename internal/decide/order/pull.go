@@ -205,7 +205,8 @@ func Pays(pulls []Pull, rate topology.Bytes) bool {
 // Pulling is the state of memory that the kernel brings.
 type Pulling struct {
 	window []pulled
-	best   float64       // highest rate so far, in bytes a second
+	rate   float64       // latest, in bytes a second
+	best   float64       // highest so far
 	slow   time.Duration // since when it has been slower than our own copy; 0: it is not
 	ebbed  bool
 	slower bool // it does not go on, since our own copy is faster
@@ -246,13 +247,13 @@ func (p *Pulling) Continue(at time.Duration, left, all, own topology.Bytes) bool
 	}
 	first := p.window[0]
 	switch {
-	case float64(left) <= pullDone*float64(all), at >= pullLasts:
+	case Brought(left, all), at >= pullLasts:
 		return false
 	case at-first.at < window:
 		return true
 	}
 	rate := (float64(first.left) - float64(left)) / (at - first.at).Seconds()
-	p.best, p.slower = max(p.best, rate), false
+	p.rate, p.best, p.slower = rate, max(p.best, rate), false
 	slower := pullSlower * float64(own)
 	if LastPages(left, all) {
 		goesOn := rate >= float64(left)/pullTail.Seconds() || own > 0 && rate > slower
@@ -275,6 +276,9 @@ func (p *Pulling) Continue(at time.Duration, left, all, own topology.Bytes) bool
 	return !p.slower
 }
 
+// Brought reports whether the kernel has brought all memory but what may stay elsewhere.
+func Brought(left, all topology.Bytes) bool { return float64(left) <= pullDone*float64(all) }
+
 // Slower reports that the kernel does not go on because our own copy is faster. The VMs may work more than when the
 // rate of our own copy was measured: measure it again, and ask again.
 func (p *Pulling) Slower() bool { return p.slower }
@@ -283,6 +287,30 @@ func (p *Pulling) Slower() bool { return p.slower }
 // not use what is left: to copy it takes time from them, perhaps for nothing. Once they use it, the kernel brings
 // it if its balancing is still on.
 func (p *Pulling) Ebbed() bool { return p.ebbed }
+
+const (
+	// untouchedPasses: the first pass that ends during the pull may have begun before it, the second is whole. A VM
+	// touches what it uses after it.
+	untouchedPasses = 2
+	// touchedPart is the share of the memory left that its threads may have touched where it is: above it, they use it
+	// and the kernel cannot move it.
+	touchedPart = 0.1
+)
+
+// Untouched reports whether a VM does not use the memory that the kernel has left on other nodes than its targets: the
+// kernel has taken all its mappings away since the pull began, hardly a thread has touched any of it where it is, and
+// at the latest rate of all VMs the kernel brings little of it within half a minute. before and now are the
+// figures of kernel balancing about the VM at the beginning and now; left is its memory to be brought.
+func (p *Pulling) Untouched(before, now inventory.HintFaults, targets topology.NodeSet, left topology.Bytes) bool {
+	var touched topology.Bytes
+	for node, bytes := range now.Memory {
+		if !targets.Contains(node) {
+			touched += bytes
+		}
+	}
+	return now.Passes >= before.Passes+untouchedPasses && float64(touched) <= touchedPart*float64(left) &&
+		p.rate*pullTail.Seconds() < float64(left)
+}
 
 // lastPart is the share of the memory to be brought that counts as the last pages: up to a fifth of a VM's memory is
 // not in use (see Cold), and half as much may be in use.

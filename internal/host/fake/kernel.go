@@ -72,6 +72,11 @@ func (h *Host) Throttled(pid int) (time.Duration, error) {
 	return 0, h.on("Throttled", pid, func(*process) error { return nil })
 }
 
+// HintFaults returns nothing: the fake has no kernel balancing of its own.
+func (h *Host) HintFaults(pid int) (inventory.HintFaults, error) {
+	return inventory.HintFaults{}, h.on("HintFaults", pid, func(*process) error { return nil })
+}
+
 // Ranges lists a process's mappings, ascending by address.
 func (h *Host) Ranges(ctx context.Context, pid int) (ranges []inventory.MemoryRange, err error) {
 	err = h.on("Ranges", pid, func(p *process) error {

@@ -104,7 +104,7 @@ func FuzzLoopParsers(f *testing.F) {
 	for _, text := range []string{
 		"cpu  1 2\ncpu0 10 2 3 100 50 4 5 6 7 8\n", "version 15\ncpu0 0 0 1 2 3 4 900 12 77\ndomain0 ff 1\n", "1 2 3\n",
 		"Node 0 MemFree: 12 kB\n", "total=1 N0=1\n", "anon N0=1 N1=2\nshmem N1=3\n", "Unavailable\n",
-		"res:/\nmon:numavisor-7\n",
+		"res:/\nmon:numavisor-7\n", hintFaults,
 		statLine("CPU 0/KVM"), statLine("a) R 1 (b"), "vendor_id : GenuineIntel\nmodel : 85\n",
 	} {
 		f.Add([]byte(text))
@@ -126,6 +126,9 @@ func FuzzLoopParsers(f *testing.F) {
 		}
 		if run, wait, err := ParseSchedstat(data); err == nil && (run < 0 || wait < 0) {
 			t.Errorf("run %v, wait %v", run, wait)
+		}
+		if faults, err := ParseHintFaults(data); err == nil && faults.Memory == nil {
+			t.Error("no memory next to no error")
 		}
 		_, _ = ParseMemFree(data)
 		_, _ = ParseBandwidth(data)

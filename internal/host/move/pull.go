@@ -157,7 +157,7 @@ func (m *mover) beginPull(ctx context.Context, x apply.Executor) (*pull, error) 
 	}
 	p := &pull{rate: rate, began: m.elapsed()}
 	for _, g := range guests {
-		w := &watched{moving: g, left: g.pull.Bytes, read: p.began}
+		w := &watched{moving: g, left: g.pull.Bytes, read: p.began, faults: m.hintFaults(g)}
 		if now, ok := m.misplaced(g); ok && now > g.pull.Bytes {
 			w.stays = now - g.pull.Bytes
 		}
@@ -292,6 +292,37 @@ type watched struct {
 	left  topology.Bytes // to be brought
 	stays topology.Bytes // memory of its process, which is not copied
 	read  time.Duration  // when left was last read
+	// faults is what kernel balancing had recorded about the guest when the pull began; nil: not known.
+	faults *inventory.HintFaults
+	// untouched: the guest does not use what is left.
+	untouched bool
+}
+
+// hintFaults returns what kernel balancing has recorded about a guest; nil: not known.
+func (m *mover) hintFaults(g *moving) *inventory.HintFaults {
+	faults, err := m.host.Sources.Kernel.HintFaults(g.seen.PID)
+	if err != nil {
+		return nil // not every kernel records it
+	}
+	return &faults
+}
+
+// findUntouched notes which guests do not use what the kernel has left of their memory, and reports whether that is
+// all that is left.
+func (m *mover) findUntouched(p *pull, state *order.Pulling) bool {
+	var used topology.Bytes
+	for _, g := range p.guests {
+		now := (*inventory.HintFaults)(nil)
+		if g.faults != nil {
+			now = m.hintFaults(g.moving)
+		}
+		g.untouched = now != nil && state.Untouched(*g.faults, *now, g.Placement.Nodes, g.left)
+		if !g.untouched {
+			used += g.left
+		}
+	}
+	_, of := p.remains()
+	return order.Brought(used, of)
 }
 
 // watchPull waits until the kernel has brought the memory, or is slower than
@@ -328,7 +359,7 @@ func (m *mover) watchPull(ctx context.Context, x apply.Executor, p *pull) error 
 		if goesOn() {
 			continue
 		}
-		if !state.Slower() {
+		if !state.Slower() || m.findUntouched(p, &state) {
 			break
 		}
 		if err := m.measureAgain(ctx, x, p); err != nil {
@@ -345,7 +376,7 @@ func (m *mover) watchPull(ctx context.Context, x apply.Executor, p *pull) error 
 			continue
 		}
 		all := g.seen.Seen.MemoryByNode.Total()
-		unused := state.Ebbed() && order.Unused(g.left+g.stays, all)
+		unused := (state.Ebbed() || g.untouched) && order.Unused(g.left+g.stays, all)
 		if m.Later && (unused || order.Cold(g.left+g.stays, all)) {
 			g.turn.Leave()
 			g.moving.left, g.cold = true, true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -33,6 +34,18 @@ type pulling struct {
 	pulled   topology.Bytes
 	last     time.Time // when it brought something last
 	read     int       // times that mappings of a guest were read
+	// What kernel balancing records about each guest: passes more with each reading, and what its threads touch.
+	faults  inventory.HintFaults
+	passes  uint64
+	unknown bool // the kernel does not record hinting faults
+}
+
+func (p *pulling) HintFaults(int) (inventory.HintFaults, error) {
+	if p.unknown {
+		return inventory.HintFaults{}, os.ErrNotExist
+	}
+	p.faults.Passes += p.passes
+	return p.faults, nil
 }
 
 func (p *pulling) Ranges(ctx context.Context, pid int) ([]inventory.MemoryRange, error) {
@@ -274,6 +287,38 @@ func TestMove_LeavesKernelBalancingOnForUnusedMemory(t *testing.T) {
 			t.Errorf("settings %v", p.settings.Values)
 		}
 	})
+}
+
+// A VM that works uses hardly any of its memory: what the kernel does not bring, much slower than our own copy, is not
+// copied. If the VM touches it where it is, the kernel cannot move it; then, or if that is not known, it is copied.
+func TestMove_LeavesMemoryThatNoVCPUTouches(t *testing.T) {
+	for name, c := range map[string]struct {
+		touched topology.MemoryByNode
+		unknown bool
+		left    bool
+	}{
+		"not touched":                {topology.MemoryByNode{1: 10 * mib, 2: 10 * mib}, false, true},
+		"touched where it is":        {topology.MemoryByNode{0: gib / 2}, false, false},
+		"the kernel records nothing": {nil, true, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			_, p, b, moved, err := pulledMove(t, mib, func(w *world, r *move.Request) {
+				k, ok := w.Joined.Sources.Kernel.(*pulling)
+				if !ok {
+					t.Fatal("another kernel")
+				}
+				k.faults.Memory, k.passes, k.unknown, r.Later = c.touched, 4, c.unknown, true
+			})
+			if err != nil || !moved.Complete() {
+				t.Fatalf("%s: %v: %s %v", name, err, moved.End, moved.Shortfalls())
+			}
+			if c.left && (moved.Bytes > 64*mib || len(moved.Left) != 2 || moved.Held == nil) ||
+				!c.left && (moved.Bytes < gib || moved.Held != nil) {
+				t.Errorf("%s: %v copied, %v brought, left of %v, held %+v; settings %q", name, moved.Bytes, p.pulled,
+					moved.Left, moved.Held, settingsOf(b))
+			}
+		})
+	}
 }
 
 // A setting that cannot be restored is reported, for the caller to restore it.

@@ -31,6 +31,9 @@ type Kernel interface {
 	// Throttled returns for how long the quota of CPU time of a VM's cgroups held
 	// its vCPUs back since it started.
 	Throttled(pid int) (time.Duration, error)
+	// HintFaults returns what kernel balancing has recorded about the memory of a VM's process. An error
+	// is normal: not all kernels record it.
+	HintFaults(pid int) (inventory.HintFaults, error)
 	// Ranges returns the mappings of a VM process that can hold guest RAM. It
 	// reads numa_maps, for which the kernel walks every present page table
 	// entry.
