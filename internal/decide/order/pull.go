@@ -298,8 +298,8 @@ const (
 )
 
 // Untouched reports whether a VM does not use the memory that the kernel has left on other nodes than its targets: the
-// kernel has taken all its mappings away since the pull began, hardly a thread has touched any of it where it is, and
-// at the latest rate of all VMs the kernel brings little of it within half a minute. before and now are the
+// kernel has taken all its mappings away since the pull began, the VM's threads have touched little of it where it is,
+// and at the latest rate of all VMs the kernel does not bring it within half a minute. before and now are the
 // figures of kernel balancing about the VM at the beginning and now; left is its memory to be brought.
 func (p *Pulling) Untouched(before, now inventory.HintFaults, targets topology.NodeSet, left topology.Bytes) bool {
 	var touched topology.Bytes
