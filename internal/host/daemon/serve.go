@@ -97,7 +97,7 @@ func ServeMetrics(ctx context.Context, l net.Listener, page http.Handler) error 
 
 func serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	s := &http.Server{
-		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute,
+		Handler: timed(h), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second,
 		MaxHeaderBytes: 1 << 16, ConnContext: withPeer,
 	}
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
