@@ -203,51 +203,25 @@ func specOf(g *inventory.Guest) guest.Spec {
 	return normal(s)
 }
 
-// Remembered returns how long a move counts against further moves of its guest: a day,
-// so that a guest that goes to and fro comes to rest, and not less than NoReturn.
-func Remembered(b policy.Balance) time.Duration { return max(24*time.Hour, time.Duration(b.NoReturn)) }
-
-// Grown reports whether a guest's demand, in CPUs, has grown so much that what was planned for it was planned for
-// another load. Noise of 15 % does not reach that.
-func Grown(before, now float64) bool { return now >= LeastGrown(before) }
-
-// LeastGrown returns the least demand, in CPUs, that has grown from another one.
-func LeastGrown(before float64) float64 {
-	const times, cpus = 1.5, 0.25
-	return max(times*before, before+cpus)
-}
-
-// hasGrown reports whether a guest needs much more than when its last move was planned. It then has no cooldown.
-func (g *subject) hasGrown(since Moved) bool {
-	return g.load != nil && since.Demand > 0 && Grown(since.Demand, g.demand)
-}
-
-// applyCooldown blocks a guest that moved recently, and records the nodes that
-// it must not return to yet. The cooldown doubles with each move that Remembered
-// covers.
+// applyCooldown blocks a guest that moved recently, and records the nodes that it must not return to yet.
 func (g *subject) applyCooldown(r Request, b policy.Balance) {
-	recent, last := 0, Moved{}
 	for _, past := range r.Past.Moves {
-		if past.Guest != g.name() || r.Now.Sub(past.At) >= Remembered(b) {
+		if past.Guest != g.name() || !past.counts(r.Now, b) {
 			continue
 		}
-		recent++
+		g.recentMoves++
 		g.everLeft = g.everLeft.Union(past.From.Minus(past.To))
 		if r.Now.Sub(past.At) < time.Duration(b.NoReturn) {
 			g.leftNodes = g.leftNodes.Union(past.From.Minus(past.To))
 		}
-		if past.At.After(last.At) {
-			last = past
-		}
 	}
-	g.recentMoves = recent
-	if recent == 0 || g.fixed() || g.hasGrown(last) {
-		return
+	measured := 0.0
+	if g.load != nil {
+		measured = g.demand
 	}
-	cooldown := time.Duration(b.Cooldown) << min(recent-1, 16)
-	if until := last.At.Add(cooldown); r.Now.Before(until) {
+	if until := r.Past.Cooldown(g.name(), measured, r.Now, b); !g.fixed() && !until.IsZero() {
 		g.blocked = plan.Blocked{Kind: plan.BlockedCooldown, Until: until.UTC(),
 			Why: fmt.Sprintf("in cooldown until %s (moves within the last %v: %d)",
-				until.UTC().Format(time.RFC3339), Remembered(b), recent)}
+				until.UTC().Format(time.RFC3339), Remembered(b), g.recentMoves)}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/numavisor/numavisor/internal/decide/balance"
 	"github.com/numavisor/numavisor/internal/plan"
 	"github.com/numavisor/numavisor/internal/policy"
 )
@@ -37,8 +38,8 @@ func (c *Controller) mayGiveWay() bool {
 }
 
 // demandsNow returns how many CPUs guests need that the move does not help any more, and how many those need whose
-// memory it copies. The first are guests in mode auto that have begun to work since the last plan, and among them
-// guests of the move itself that copy nothing and wait for CPUs: the move was planned for another load.
+// memory it copies. The first are guests that the next plan may move and that have begun to work since the last one, and
+// among them guests of the move itself that copy nothing and wait for CPUs: the move was planned for another load.
 func (c *Controller) demandsNow(m *plan.Move) (others, own float64) {
 	over := c.overThreshold()
 	for i := range c.host.sample.Guests {
@@ -50,17 +51,21 @@ func (c *Controller) demandsNow(m *plan.Move) (others, own float64) {
 		case at >= 0 && m.Guests[at].Bytes > 0:
 			own += g.Load.Demand()
 		case !is || !c.began(g.Name, demand):
-		case at >= 0 && waits, at < 0 && !c.inQueue(g.Name) && c.mayMove(g.Name):
+		case at >= 0 && waits, at < 0 && !c.inQueue(g.Name) && c.mayMove(g.Name, demand):
 			others += demand
 		}
 	}
 	return others, own
 }
 
-// mayMove reports whether a guest is in mode auto.
-func (c *Controller) mayMove(guest string) bool {
+// mayMove reports whether a plan may move a guest that needs so many CPUs: it is in mode auto, and in no cooldown.
+func (c *Controller) mayMove(guest string, demand float64) bool {
 	g, ok := c.host.inventory.Guest(guest)
-	return ok && c.modeOf(g) == policy.ModeAuto
+	if !ok || c.modeOf(g) != policy.ModeAuto {
+		return false
+	}
+	past := balance.Past{Moves: c.cooldown.moves}
+	return past.Cooldown(guest, min(demand, float64(g.Config.VCPUs)), c.turn.now, c.rules.policy.Balance).IsZero()
 }
 
 // inQueue reports whether a queued move is of a guest.
