@@ -156,11 +156,6 @@ func displaces(h *inventory.Host, planned []plan.Move, name string) bool {
 	return demand > float64(node.CPUs.Len())
 }
 
-// pullsAll reports whether the kernel can bring the memory of all moves of a plan at the same time.
-func (c *Controller) pullsAll(h *inventory.Host, planned []plan.Move) bool {
-	return c.cannotPullAll(h, planned) == ""
-}
-
 // cannotPullAll returns why the kernel cannot bring the memory of all moves of a plan at the same time; empty: it can.
 func (c *Controller) cannotPullAll(h *inventory.Host, planned []plan.Move) string {
 	copying := slices.DeleteFunc(plan.JoinPulled(planned), func(m plan.Move) bool { return m.Cost.Bytes == 0 })
@@ -272,13 +267,20 @@ func (c *Controller) oneRound(r balance.Request) []plan.Move {
 }
 
 // roundOf returns the moves of a plan as one round. ok reports whether it has a place for each of the guests, and the
-// kernel can bring the memory of all.
+// kernel can bring the memory of all. How fast the daemon's own copy is does not count: the kernel brings this memory
+// also without a round.
 func (c *Controller) roundOf(r balance.Request, names []string, busy bool) (round []plan.Move, ok bool) {
-	round, ok = c.asDegraded(r, names, assumed{busy: busy})
+	h := *r.Host
+	h.MoverBytesPerSecond = 0
+	brought := r
+	brought.Host = &h
+	round, ok = c.asDegraded(brought, names, assumed{busy: busy})
 	round = plan.JoinPulled(round)
 	out := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return moves(round, name) })
-	if !ok || len(out) > 0 || !c.pullsAll(r.Host, round) {
-		c.log(Debug, "no round for all guests that the kernel serves", "guests", names, "busy", busy, "without", out)
+	why := c.cannotPullAll(r.Host, round)
+	if !ok || len(out) > 0 || why != "" {
+		c.log(Debug, "no round for all guests that the kernel serves", "guests", names, "busy", busy, "without", out,
+			"why", why)
 		return nil, false
 	}
 	return round, true
