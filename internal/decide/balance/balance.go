@@ -105,6 +105,9 @@ const manyMovable = 100
 // repaid soon. The search then finds no states of which a part would be refused, because it saves too little, but
 // does not copy what is worth it in the long run.
 func (p *planner) orCautious(r Request) *planner {
+	if len(p.model.free(policy.ModeAuto)) > manyMovable {
+		return p
+	}
 	c := &planner{model: modelOf(r, true)}
 	c.model.markDegraded(r)
 	movable := c.movable(policy.ModeAuto)

@@ -100,11 +100,16 @@ func (p *planner) commitAlone(movable []int) bool {
 
 // movable lists the guests that a pass may move.
 func (p *planner) movable(mode policy.Mode) []int {
-	var out []int
-	for i := range p.model.guests {
-		g := &p.model.guests[i]
-		free := !g.fixed() && !g.moved && !g.waiting && len(g.layouts) > 1
-		if free && (g.mode == policy.ModeAuto || mode == policy.ModeAdvise) {
+	return slices.DeleteFunc(p.model.free(mode), func(i int) bool {
+		return p.model.guests[i].moved || p.model.guests[i].waiting
+	})
+}
+
+// free lists the guests that can move in a mode, whether a plan has moved them or not.
+func (m *model) free(mode policy.Mode) (out []int) {
+	for i := range m.guests {
+		g := &m.guests[i]
+		if !g.fixed() && len(g.layouts) > 1 && (g.mode == policy.ModeAuto || mode == policy.ModeAdvise) {
 			out = append(out, i)
 		}
 	}

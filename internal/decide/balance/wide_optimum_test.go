@@ -110,7 +110,7 @@ func reached(m *model, round plan.Plan) []int {
 func (m *model) better(plan []int) float64 {
 	first, began := m.state(), slices.Clone(m.usage)
 	m.restore(plan)
-	cost, lost, own, most := m.total(), m.lost(), m.ownCosts(), 0.0
+	cost, lost, own, most := m.total(), m.lost(), m.ownCosts(m.whole()), 0.0
 	m.restore(first)
 	var try func(i int)
 	try = func(i int) {

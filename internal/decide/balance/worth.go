@@ -2,6 +2,7 @@ package balance
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/cost"
@@ -48,19 +49,19 @@ func (p *planner) weigh(group []change, bytes topology.Bytes) (plan.Benefit, pla
 		price.PageTables = max(price.PageTables, l.tables)
 	}
 	benefit := plan.Benefit{Cost: price.Cost - rise}
-	before := m.lost()
-	own := m.ownCosts()
+	n := m.around(group)
+	before, own := m.lostIn(n), m.ownCosts(n)
 	was := m.inverse(group)
 	m.apply(group...)
-	after := m.lost()
+	after := m.lostIn(n)
 	best := relief{}
-	for i := range m.guests {
+	for k, i := range n.guests {
 		g := &m.guests[i]
-		if own[i] == 0 {
+		if own[k] == 0 {
 			continue
 		}
-		if after := m.ownCost(g); best.guest == nil || own[i]-after > best.before-best.after {
-			best = relief{guest: g, before: own[i], after: after}
+		if after := m.ownCost(g); best.guest == nil || own[k]-after > best.before-best.after {
+			best = relief{guest: g, before: own[k], after: after}
 		}
 	}
 	m.apply(was...)
@@ -97,14 +98,45 @@ func (m *model) inverse(group []change) []change {
 	return out
 }
 
-// ownCosts returns the cost of each guest that was eligible at the start of the
+// scope is a part of a model: guests and nodes, as indexes.
+type scope struct{ guests, nodes []int }
+
+// whole returns all guests and nodes.
+func (m *model) whole() scope {
+	p := scope{guests: make([]int, len(m.guests)), nodes: make([]int, len(m.nodes))}
+	for i := range p.guests {
+		p.guests[i] = i
+	}
+	for i := range p.nodes {
+		p.nodes[i] = i
+	}
+	return p
+}
+
+// around returns the nodes that a group of changes leaves or goes to, and the guests that are on them. What all others
+// cost and lose stays the same.
+func (m *model) around(group []change) scope {
+	p := scope{nodes: slices.Clone(m.touched(group))}
+	is := make([]bool, len(m.nodes))
+	for _, node := range p.nodes {
+		is[node] = true
+	}
+	for i := range m.guests {
+		if slices.ContainsFunc(m.guests[i].layout().on, func(s share) bool { return is[s.node] }) {
+			p.guests = append(p.guests, i)
+		}
+	}
+	return p
+}
+
+// ownCosts returns the cost of each guest of a scope that was eligible at the start of the
 // plan and is still degraded, and 0 for all others. A guest that earlier moves
 // of the plan have helped does not justify another move.
-func (m *model) ownCosts() []float64 {
-	own := make([]float64, len(m.guests))
-	for i := range m.guests {
+func (m *model) ownCosts(of scope) []float64 {
+	own := make([]float64, len(of.guests))
+	for k, i := range of.guests {
 		if g := &m.guests[i]; g.eligible && m.counts(g) {
-			own[i] = m.ownCost(g)
+			own[k] = m.ownCost(g)
 		}
 	}
 	return own
@@ -123,12 +155,15 @@ type losses struct {
 // roomy is the CPU use up to which a node has clear room: less than 0.2 % of the demand waits.
 const roomy = 0.6
 
-// lost returns what the guests lose. With slow = excess latency + contention, an
+// lost returns what all guests lose.
+func (m *model) lost() losses { return m.lostIn(m.whole()) }
+
+// lostIn returns what the guests of a scope lose. With slow = excess latency + contention, an
 // access takes 1 + slow times as long as at best; demand times intensity is the number
 // of CPUs that always access memory. Dedicated CPUs do not wait.
-func (m *model) lost() losses {
+func (m *model) lostIn(p scope) losses {
 	var l losses
-	for i := range m.guests {
+	for _, i := range p.guests {
 		g := &m.guests[i]
 		slow := g.layout().excessLatency
 		for _, s := range g.layout().on {
@@ -137,7 +172,7 @@ func (m *model) lost() losses {
 		l.access += g.demand * g.intensity * wasted(slow)
 	}
 	levels := [...]float64{1, m.policy.Balance.MaxNodeCPU, roomy}
-	for i := range m.nodes {
+	for _, i := range p.nodes {
 		n, a, use := &m.nodes[i], &m.usage[i], m.use(i)
 		l.wait += m.waiting(i, use)
 		without := n.withoutCPU(a, m.policy.Count)
