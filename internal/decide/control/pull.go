@@ -250,7 +250,8 @@ func (c *Controller) oneRound(r balance.Request) []plan.Move {
 			working = append(working, name)
 		}
 	}
-	if len(working) == 0 { // one that the last sample shows over a threshold is idle in the mean
+	if len(working) == 0 { // they have their places, or one over a threshold in the last sample is idle in the mean
+		o.decided = c.allPlaced(r.Host)
 		return nil
 	}
 	slices.Sort(working)
@@ -264,6 +265,16 @@ func (c *Controller) oneRound(r balance.Request) []plan.Move {
 	}
 	o.served, o.aheadOf = working, nil
 	return round
+}
+
+// allPlaced reports whether all guests that the kernel serves have been placed.
+func (c *Controller) allPlaced(h *inventory.Host) bool {
+	for name := range c.competition.aheadOf {
+		if g, ok := h.Guest(name); ok && g.Placement == nil {
+			return false
+		}
+	}
+	return true
 }
 
 // roundOf returns the moves of a plan as one round. ok reports whether it has a place for each of the guests, and the
@@ -400,21 +411,53 @@ func (c *Controller) pullAhead() {
 	if !known || err != nil || mode < 0 || mode&1 == 1 || !mayPull(c.rules.policy.Movers) || !c.soonPulled(&h) {
 		return
 	}
-	o.ahead, o.brought, o.fastest, o.aheadOf = c.turn.now, time.Time{}, 0, c.spreadGuests(&h)
-	o.loaded, o.needed, o.pausedAt = time.Time{}, c.turn.now, time.Time{}
+	c.beginAhead(c.spreadGuests(&h))
+	o.pausedAt = time.Time{}
 	for _, d := range c.when.plan.Degraded {
 		o.loaded = latest(o.loaded, d.Since)
 	}
-	o.demands, o.decided, o.grew = map[string]float64{}, false, o.loaded
-	for i := range c.host.sample.Guests {
-		g := &c.host.sample.Guests[i]
-		o.demands[g.Name] = g.Load.Demand()
-	}
+	o.grew = o.loaded
 	o.wanted = append(o.wanted, plan.Remedy{
 		Kind: plan.WriteSetting, Path: plan.NUMABalancingPath,
 		From: h.Kernel.NUMABalancing, Value: strconv.Itoa(mode | 1),
 		Why: "the kernel begins to bring memory to the vCPUs of VMs that run far from it",
 	})
+}
+
+// serveAfterPause lets the kernel go on to serve the guests of a move that pause: they are on their nodes, and when they
+// work again, the kernel brings their memory. Another move would do no more, and cost them time. That holds for guests
+// whose memory is spread or at home on those nodes: the vCPUs of others may then move to their memory instead. Where a
+// copy has a CPU of its own, it is faster.
+func (c *Controller) serveAfterPause(m *Moved) {
+	h, known := c.Inventory(c.turn.now)
+	if !known || m.Held == nil || !m.Pauses || order.Undisturbed(c.copyRate()) {
+		return
+	}
+	served := map[string]bool{}
+	for i := range m.Move.Guests {
+		move := &m.Move.Guests[i]
+		g, ok := h.Guest(move.Guest)
+		if !ok || c.modeOf(g) != policy.ModeAuto || !order.Pullable(g, c.rules.policy.Balance) {
+			return
+		}
+		if node, is := home(g); is && !move.To().Contains(node) {
+			return
+		}
+		served[g.Name] = true
+	}
+	c.beginAhead(served)
+}
+
+// beginAhead notes that the kernel serves guests from now on.
+func (c *Controller) beginAhead(served map[string]bool) {
+	o := &c.competition
+	o.ahead, o.brought, o.fastest, o.aheadOf = c.turn.now, time.Time{}, 0, served
+	o.loaded, o.needed = time.Time{}, c.turn.now
+	o.demands, o.decided, o.grew = map[string]float64{}, false, o.loaded
+	for i := range c.host.sample.Guests {
+		g := &c.host.sample.Guests[i]
+		o.demands[g.Name] = g.Load.Demand()
+	}
 }
 
 // soonPulled reports whether guests that the kernel can serve may move soon, and kernel balancing exposes no other.
@@ -493,10 +536,15 @@ func (c *Controller) watchAhead() {
 	}
 	maps.Copy(o.aheadOf, c.spreadGuests(&h))
 	c.noteLoad()
-	if len(c.exposedBut(&h, o.aheadOf)) > 0 { // as if it had lasted so long
-		long := c.turn.now.Add(-aheadMost)
-		o.ahead, o.loaded, o.needed, o.brought = long, long, long, time.Time{}
+	if len(c.exposedBut(&h, o.aheadOf)) > 0 {
+		c.endAhead()
 	}
+}
+
+// endAhead lets kernel balancing that serves guests ahead of moves end: as if it had lasted for the longest time.
+func (c *Controller) endAhead() {
+	o, long := &c.competition, c.turn.now.Add(-aheadMost)
+	o.ahead, o.loaded, o.needed, o.brought = long, long, long, time.Time{}
 }
 
 // noteLoad notes since when guests that are served ahead have been over a threshold, and when their demand grew. Of a
@@ -564,11 +612,22 @@ func (c *Controller) allServed() bool {
 		return false
 	}
 	for name := range balance.OverThreshold(c.host.sample.Guests, c.rules.policy.Balance) {
-		if !c.competition.aheadOf[name] {
+		if !c.competition.aheadOf[name] || c.waitsInPlace(name) {
 			return false
 		}
 	}
 	return true
+}
+
+// waitsInPlace reports whether a guest that has been placed waits for CPUs: the kernel does not help it.
+func (c *Controller) waitsInPlace(name string) bool {
+	at := slices.IndexFunc(c.host.sample.Guests, func(g inventory.GuestSample) bool { return g.Name == name })
+	g, ok := c.host.inventory.Guest(name)
+	if at < 0 || !ok || g.Placement == nil {
+		return false
+	}
+	load := &c.host.sample.Guests[at].Load
+	return load.Wait >= c.rules.policy.Balance.WithDefaults().Wait*load.Demand()
 }
 
 // roundDue reports whether all guests over a threshold are served ahead of moves, and have been over it for

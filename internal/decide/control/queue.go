@@ -148,6 +148,9 @@ func (c *Controller) jobEnded(e JobEnded) {
 		c.recovery.moved(&e.Moved[i])
 	}
 	c.learnFrom(e)
+	for i := range e.Moved {
+		c.serveAfterPause(&e.Moved[i])
+	}
 	if e.Err != nil || j.Kind == RecoverJob && len(c.recovery.cut) > 0 { // another process may hold some
 		c.recovery.failed = c.turn.now
 	}

@@ -42,8 +42,8 @@ import (
 //	start [copies=MIB]               of the daemon; again: after kill -9; how much memory a trial copies in a second
 //	run LENGTH                       a sample every second
 //	clock back=D                     it is set back
-//	job (done|undone|cancelled|stopped|failed|refused|killed) [left=NAME] [held=V]
-//	                                 the running job ends; why below; what it left of a guest; the value of
+//	job (done|undone|cancelled|stopped|failed|refused|killed) [left=NAMES|idle=NAMES] [held=V]
+//	                                 the running job ends; why below; what it left of guests (a+b); the value of
 //	                                 kernel.numa_balancing that it set, was 0, and could not restore
 //	setting (done|failed|not-begun)  the change of a setting ends; why below
 //	pause [for=D], resume, accept [ID], cancel [ID]             orders; why below
@@ -302,22 +302,27 @@ func (w *world) jobCommand(d *datadriven.TestData) {
 	w.step(e)
 }
 
-// leave gives a guest of a move the limit to all nodes that it had before, and an idle one its memory.
+// leave gives guests of a move the limit to all nodes that they had before, and idle ones their memory.
 func (w *world) leave(m *control.Moved, d *datadriven.TestData) {
-	var name string
-	idle := d.MaybeScanArgs(w.t, "idle", &name)
-	if !idle && !d.MaybeScanArgs(w.t, "left", &name) {
+	var names string
+	idle := d.MaybeScanArgs(w.t, "idle", &names)
+	if !idle && !d.MaybeScanArgs(w.t, "left", &names) {
 		return
 	}
-	m.Left = []string{name}
-	g := w.guests[name]
+	m.Left = strings.Split(names, "+")
 	if idle {
 		m.Idle = m.Left
-		at := slices.IndexFunc(m.Move.Guests, func(g plan.GuestMove) bool { return g.Guest == name })
-		g.Seen.MemoryByNode = maps.Clone(m.Move.Guests[at].Undo.Memory)
 	}
-	for i := range g.Seen.Threads {
-		g.Seen.Threads[i].Mems = w.topology.NodeSet()
+	for _, name := range m.Left {
+		g := w.guests[name]
+		at := slices.IndexFunc(m.Move.Guests, func(g plan.GuestMove) bool { return g.Guest == name })
+		if idle {
+			g.Seen.MemoryByNode = maps.Clone(m.Move.Guests[at].Undo.Memory)
+			m.Bytes -= m.Move.Guests[at].Bytes
+		}
+		for i := range g.Seen.Threads {
+			g.Seen.Threads[i].Mems = w.topology.NodeSet()
+		}
 	}
 }
 

@@ -290,7 +290,10 @@ func (c *Controller) plan() {
 	advised, moves := c.divide(p.Moves)
 	switch {
 	case c.aheadEnded():
-		moves = c.withServed(r, moves)
+		placed := c.allPlaced(&h)
+		if moves = c.withServed(r, moves); placed && len(moves) == 0 { // their memory has come
+			c.endAhead()
+		}
 	case round:
 		moves = c.oneRound(r)
 	case c.awaitsKernel(moves) || len(moves) > 0 && c.awaitsOthers():
