@@ -99,6 +99,10 @@ type Advice struct {
 	Move  plan.Move `json:"move"`
 }
 
+// LongestWait is the longest time between two samples of a calm host on which a sample takes long, unless the regular
+// time is longer.
+const LongestWait = 15 * time.Second
+
 // Moving is a move in progress.
 type Moving struct {
 	ID    string         `json:"id"`

@@ -199,7 +199,7 @@ func fleetText(f *status.Fleet, now time.Time) string {
 // stale reports whether the daemon takes no samples though it answers.
 func (m Model) stale() bool {
 	s := m.picture().Sample
-	return !s.Taken.IsZero() && m.now.Sub(s.Taken) > max(10*time.Second, 5*s.Window)
+	return !s.Taken.IsZero() && m.now.Sub(s.Taken) > max(2*status.LongestWait, 5*s.Window)
 }
 
 // warnings say that the picture is old, and list the competitors.

@@ -70,7 +70,7 @@
 //
 // Files: controller.go has Step, event.go and ready.go its arguments and results;
 // host.go the state of the host, closely.go mappings of guests that may move soon,
-// loads.go measured loads, when.go when to plan, order.go the order of a round,
+// loads.go measured loads, when.go when to plan, calm.go when samples may wait, order.go the order of a round,
 // queue.go jobs, give_way.go a copy that others end, recover.go interrupted moves, pause.go pauses and maintenance
 // windows, advice.go advised moves, competitors.go others that move pages,
 // cooldown.go cooldowns after moves, rest.go what moves leave for a quiet time,

@@ -38,8 +38,8 @@ func (c *Controller) mayGiveWay() bool {
 }
 
 // demandsNow returns how many CPUs guests need that the move does not help any more, and how many those need whose
-// memory it copies. The first are guests that the next plan may move and that have begun to work since the last one, and
-// among them guests of the move itself that copy nothing and wait for CPUs: the move was planned for another load.
+// memory it copies. The first are guests that the next plan may move and that have begun to work since the last one,
+// and among them guests of the move itself that copy nothing and wait for CPUs: the move was planned for another load.
 func (c *Controller) demandsNow(m *plan.Move) (others, own float64) {
 	over := c.overThreshold()
 	for i := range c.host.sample.Guests {
@@ -58,7 +58,7 @@ func (c *Controller) demandsNow(m *plan.Move) (others, own float64) {
 	return others, own
 }
 
-// mayMove reports whether a plan may move a guest that needs so many CPUs: it is in mode auto, and in no cooldown.
+// mayMove reports whether a plan may move a guest with this demand, in CPUs: it is in mode auto, and in no cooldown.
 func (c *Controller) mayMove(guest string, demand float64) bool {
 	g, ok := c.host.inventory.Guest(guest)
 	if !ok || c.modeOf(g) != policy.ModeAuto {

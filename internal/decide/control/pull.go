@@ -424,10 +424,10 @@ func (c *Controller) pullAhead() {
 	})
 }
 
-// serveAfterPause lets the kernel go on to serve the guests of a move that pause: they are on their nodes, and when they
-// work again, the kernel brings their memory. Another move would do no more, and cost them time. That holds for guests
-// whose memory is spread or at home on those nodes: the vCPUs of others may then move to their memory instead. Where a
-// copy has a CPU of its own, it is faster.
+// serveAfterPause lets the kernel go on to serve the guests of a move that pause: they are on their nodes, and when
+// they work again, the kernel brings their memory. Another move would do no more, and cost them time. That holds for
+// guests whose memory is spread or at home on those nodes: the vCPUs of others may then move to their memory instead.
+// Where a copy has a CPU of its own, it is faster.
 func (c *Controller) serveAfterPause(m *Moved) {
 	h, known := c.Inventory(c.turn.now)
 	if !known || m.Held == nil || !m.Pauses || order.Undisturbed(c.copyRate()) {

@@ -205,8 +205,7 @@ func (c *Controller) dueWhenIdle(due func(time.Time)) {
 // Surge returns from how many CPUs on, used by all guests together, the next sample should be taken at once, as guests
 // have begun to work. 0: no decision needs that sooner, or the guests have no vCPUs for it.
 func (c *Controller) Surge() float64 {
-	const few = 5 // samples in degraded_for: a part of one more delays nothing much if there are more
-	if c.State() != Idle && !c.mayGiveWay() || c.degradedFor() > few*c.options.Sample {
+	if c.State() != Idle && !c.mayGiveWay() || !c.looks() {
 		return 0
 	}
 	used, most := 0.0, 0.0
@@ -222,6 +221,13 @@ func (c *Controller) Surge() float64 {
 		return from
 	}
 	return 0
+}
+
+// looks reports whether guests that begin to work are looked for between samples. Where degraded_for has many samples,
+// a part of one more delays nothing much.
+func (c *Controller) looks() bool {
+	const few = 5
+	return c.degradedFor() <= few*c.options.Sample
 }
 
 // A surge is as much more than in the last sample as one guest that begins to work adds on a small host, in CPUs and

@@ -115,6 +115,8 @@ type loop struct {
 	alarms     record.Alarms
 	roster     string
 	planning   time.Duration // CPU time of the last plan
+	turned     time.Time     // when the last turn began
+	took       time.Duration // how long it took
 	orders     control.OrderID
 	replies    map[control.OrderID]error
 	stopJob    func(control.StopCause) // the running job
@@ -170,7 +172,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 			l.step(e)
 			l.lookAgain()
 		case <-tick.C:
-			l.turn()
+			if !l.calm() || l.othersRun() {
+				l.turn()
+			}
 			l.lookLater()
 		case <-l.early.C:
 			l.turn()
@@ -192,15 +196,21 @@ func (d *Daemon) connect(ctx context.Context) {
 	}
 }
 
+// calm reports whether the loop leaves out a regular turn.
+func (l *loop) calm() bool { return time.Since(l.turned)+l.Every/2 < l.controller.CalmFor(l.took) }
+
+// othersRun reports whether guests have come or gone since the host was last asked to be observed for that.
+func (l *loop) othersRun() bool { return l.Roster != nil && l.Roster() != l.roster }
+
 // turn is one turn of the loop.
 func (l *loop) turn() {
+	l.turned = time.Now()
+	defer func() { l.took = time.Since(l.turned) }()
 	l.step(control.Tick{})
 	sample := l.Watcher.Sample()
-	if l.Roster != nil {
-		if roster := l.Roster(); roster != l.roster {
-			l.roster = roster
-			l.step(control.RosterChanged{})
-		}
+	if l.othersRun() {
+		l.roster = l.Roster()
+		l.step(control.RosterChanged{})
 	}
 	l.step(control.Sampled{Sample: sample})
 }
