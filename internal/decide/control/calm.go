@@ -6,13 +6,14 @@ import (
 	"github.com/numavisor/numavisor/internal/status"
 )
 
-// calmShare is the time between the beginnings of two samples of a calm host, as a multiple of what one takes with the
-// decisions that follow it: the daemon works for a twentieth of the time.
+// calmShare is the time between two samples of a calm host, in multiples of the time that a sample and its decisions
+// take: the daemon works for a twentieth of the time.
 const calmShare = 20
 
-// CalmFor returns how long after the last sample the next one is due, if to sample and to decide took so long then; 0: the
-// regular one is. A large or slow host that is calm would lose more by the daemon than the daemon could gain. Guests
-// that begin to work are seen by looks between the samples (Surge), or before half of degraded_for has passed.
+// CalmFor returns the time from one sample to the next on a calm host; 0: the host is not calm, and the regular time
+// counts. took is the time that the last sample and its decisions took. More samples would cost a large or slow host
+// more than the daemon could gain for it. The daemon sees guests that begin to work by looks between the samples
+// (Surge), or by the next sample, before half of degraded_for has passed.
 func (c *Controller) CalmFor(took time.Duration) time.Duration {
 	if !c.calm() {
 		return 0

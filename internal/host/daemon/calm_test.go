@@ -28,8 +28,8 @@ func (w slowWatcher) Sample() inventory.Sample {
 	return s
 }
 
-// On a calm host samples take a twentieth of the time, and are 15 s or half of degraded_for apart at most. Where a guest
-// is degraded, they are as regular as ever.
+// On a calm host samples take a twentieth of the time, and are 15 s or half of degraded_for apart at most. Where a
+// guest is degraded, they are as regular as ever.
 func TestRun_SamplesOfACalmHostTakeATwentiethOfTheTime(t *testing.T) {
 	const long, short = policy.Duration(time.Minute), policy.Duration(10 * time.Second)
 	for _, c := range []struct {
