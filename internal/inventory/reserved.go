@@ -55,7 +55,7 @@ func (h *Host) Holdings(ignore string) []Holding {
 			all = addPlacement(all, from, g.Name, g.Managed, g.Placement)
 			all = addSeen(all, from, g)
 		case g.State != "shutoff":
-			all = append(all, h.unmanaged(g)...)
+			all = h.addUnmanaged(all, g)
 			all = addSeen(all, from, g)
 		}
 	}
@@ -124,15 +124,19 @@ func addSeen(all []Holding, from int, g *Guest) []Holding {
 	return all
 }
 
-// unmanaged derives the resources of a guest that Numavisor did not place.
-func (h *Host) unmanaged(g *Guest) []Holding {
+// addUnmanaged derives the resources of a guest that Numavisor did not place.
+func (h *Host) addUnmanaged(all []Holding, g *Guest) []Holding {
 	t := &h.Topology
 	memory, cpu := map[topology.NodeID]float64{}, map[topology.NodeID]float64{}
 	pinned := map[topology.NodeID]topology.CPUSet{}
+	var unpinned map[topology.NodeID]float64 // the shares of each vCPU without a pin
 	for v := range g.Config.VCPUs {
 		pin, ok := g.Config.Pins[guest.VCPUID(v)]
 		if !ok || pin.IsEmpty() {
-			addShares(cpu, h.unpinnedShares(g), 1)
+			if unpinned == nil {
+				unpinned = h.unpinnedShares(g)
+			}
+			addShares(cpu, unpinned, 1)
 			continue
 		}
 		for _, n := range t.Nodes {
@@ -145,17 +149,16 @@ func (h *Host) unmanaged(g *Guest) []Holding {
 		}
 	}
 	h.spreadMemory(g, memory, cpu)
-	var out []Holding
 	for _, n := range t.Nodes {
 		one := Holding{
 			Name: g.Name, Node: n.ID, Managed: g.Managed, PageSize: g.Config.PageSize,
 			Reserved: topology.Bytes(memory[n.ID]), VCPUs: cpu[n.ID], Pinned: pinned[n.ID],
 		}
 		if one.Reserved > 0 || one.VCPUs > 0 {
-			out = append(out, one)
+			all = append(all, one)
 		}
 	}
-	return out
+	return all
 }
 
 // spreadMemory adds the guest's configured memory to the nodes it belongs to.

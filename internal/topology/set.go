@@ -238,8 +238,10 @@ func (s Set[ID]) IDs() []ID {
 
 // First returns the lowest id; ok is false for the empty set.
 func (s Set[ID]) First() (id ID, ok bool) {
-	for id := range s.All() {
-		return id, true
+	for i, w := range s.words {
+		if w != 0 {
+			return ID(i*64 + bits.TrailingZeros64(w)), true
+		}
 	}
 	return 0, false
 }

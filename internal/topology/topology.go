@@ -118,6 +118,24 @@ func (t *Topology) CPU(id CPUID) (*CPU, bool) {
 	return &t.CPUs[i], true
 }
 
+// Cores returns how many cores some CPUs belong to.
+func (t *Topology) Cores(cpus CPUSet) (count int) {
+	for id := range cpus.All() {
+		c, ok := t.CPU(id)
+		if !ok {
+			continue
+		}
+		first, _ := c.Siblings.First()
+		if first != id && !cpus.Contains(first) {
+			first, _ = c.Siblings.Intersect(cpus).First()
+		}
+		if first == id {
+			count++
+		}
+	}
+	return count
+}
+
 // NodeSet returns all node ids.
 func (t *Topology) NodeSet() NodeSet {
 	ids := make([]NodeID, len(t.Nodes))

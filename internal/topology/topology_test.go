@@ -69,6 +69,15 @@ func TestLookups(t *testing.T) {
 	if got := topo.NodesOf(MustParseSet[CPUID]("1-2")).String(); got != "0,3" {
 		t.Errorf("NodesOf %s", got)
 	}
+	threads, err := Synthetic("nodes:2 cores:2 threads:2 memory:1G")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for cpus, want := range map[string]int{"": 0, "0-1": 2, "5": 1, "1,5": 1, "0-7": 4, "1,3,5,7": 2, "0,99": 1} {
+		if got := threads.Cores(MustParseSet[CPUID](cpus)); got != want {
+			t.Errorf("CPUs %s belong to %d cores, want %d", cpus, got, want)
+		}
+	}
 	if _, ok := topo.Node(1); ok {
 		t.Error("node 1 is found; ids are not positions")
 	}

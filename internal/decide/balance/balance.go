@@ -283,13 +283,14 @@ func (p *planner) blocked() []plan.Blocked {
 		if !g.degraded || g.moved || p.relieved(g) {
 			continue
 		}
-		blocked := plan.Blocked{Kind: plan.BlockedRefused, Why: p.reason(i)}
+		best, room := p.wanted(i)
+		blocked := plan.Blocked{Kind: plan.BlockedRefused, Why: p.reason(i, best, room)}
 		switch {
 		case g.fixed():
 			blocked = g.blocked
 		case !g.eligible:
 			blocked = plan.Blocked{Kind: plan.BlockedNotYet, Why: "has not been degraded for long enough yet"}
-		case p.repaidLater(i, &blocked):
+		case room && p.repaidLater(i, best, &blocked):
 		case blocked.Why == "" && g.limited != nil:
 			blocked = plan.Blocked{Kind: plan.BlockedNodeLimit, Why: g.limited.Error()}
 		case blocked.Why == "" && g.pinned:
@@ -307,10 +308,10 @@ func (p *planner) blocked() []plan.Blocked {
 	return out
 }
 
-// repaidLater reports whether the move that would help a guest most waits only until the guest has been degraded for
-// long enough, and notes until when.
-func (p *planner) repaidLater(guest int, b *plan.Blocked) bool {
-	if best, room := p.wanted(guest); best >= 0 && room && b.Why != "" {
+// repaidLater reports whether the move that would help a guest most, to a layout with room, waits only until the guest
+// has been degraded for long enough, and notes until when.
+func (p *planner) repaidLater(guest, best int, b *plan.Blocked) bool {
+	if b.Why != "" {
 		if at, ok := p.repaid([]change{{guest, best}}); ok {
 			b.Kind, b.Until = plan.BlockedNotRepaid, at.UTC()
 			return true
@@ -320,26 +321,15 @@ func (p *planner) repaidLater(guest int, b *plan.Blocked) bool {
 }
 
 // reason returns why a guest stays: the layout that would help most has no room, or
-// the move that the search proposed was refused.
-func (p *planner) reason(guest int) string {
-	why, room := p.obstacle(guest)
-	if !room {
-		return why
-	}
-	return cmp.Or(p.refused[p.model.guests[guest].name()], why)
-}
-
-// obstacle returns what speaks against the layout that would help most if its price did
-// not count; "" if none would help. room is false if its nodes have none.
-func (p *planner) obstacle(guest int) (why string, room bool) {
-	best, room := p.wanted(guest)
+// the move that the search proposed was refused; "" if no layout would help.
+func (p *planner) reason(guest, best int, room bool) string {
 	switch {
 	case best < 0:
-		return "", true
+		return p.refused[p.model.guests[guest].name()]
 	case !room:
-		return p.model.shortage([]change{{guest, best}}), false
+		return p.model.shortage([]change{{guest, best}})
 	}
-	return p.refusal([]change{{guest, best}}), true
+	return cmp.Or(p.refused[p.model.guests[guest].name()], p.refusal([]change{{guest, best}}))
 }
 
 // wanted returns the layout that would help a guest most if its price did not count; negative: none would. room is
@@ -348,7 +338,7 @@ func (p *planner) wanted(guest int) (best int, room bool) {
 	m, g := p.model, &p.model.guests[guest]
 	best, most := -1, enough
 	if g.fixed() {
-		return best, true
+		return best, false
 	}
 	for l := range g.layouts {
 		rise, ok := m.tryOne(change{guest, l})

@@ -51,7 +51,7 @@ func (m *model) setOf(i int, cpus topology.CPUSet) int8 {
 	m.nodes[i].divided = true
 	in.rooms[at] = float64(cpus.Len())
 	if m.policy.Count == policy.CountCores {
-		in.rooms[at] = float64(cores(&m.host.Topology, cpus))
+		in.rooms[at] = float64(m.host.Topology.Cores(cpus))
 	}
 	return int8(at + 1)
 }

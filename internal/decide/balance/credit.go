@@ -15,10 +15,10 @@ import (
 // now for what is promised to guests. On this host a placement has room if no node
 // lacks more after it than now. Unmanaged guests that promise more than a node
 // has, and guests with memory on other nodes than reserved, would otherwise keep all
-// others where they are.
-func withCredit(h *inventory.Host, p policy.Policy) inventory.Host {
+// others where they are. all are the holdings of the host.
+func withCredit(h *inventory.Host, all []inventory.Holding, p policy.Policy) inventory.Host {
 	host, byNode := *h, map[topology.NodeID][]inventory.Holding{}
-	for _, held := range h.Holdings("") {
+	for _, held := range all {
 		byNode[held.Node] = append(byNode[held.Node], held)
 	}
 	known := slices.ContainsFunc(h.Topology.Nodes, func(n topology.Node) bool { return n.Free > 0 })
@@ -42,10 +42,10 @@ func withCredit(h *inventory.Host, p policy.Policy) inventory.Host {
 }
 
 // withCPUCredit returns a policy under which each node may have as many vCPUs for each shared CPU as
-// the fullest one has now. crowds is the exact rule.
-func withCPUCredit(h *inventory.Host, p policy.Policy) policy.Policy {
+// the fullest one has now. crowds is the exact rule. now are the nodes of the host.
+func withCPUCredit(now []capacity.Node, p policy.Policy) policy.Policy {
 	p = p.WithDefaults()
-	for _, n := range capacity.Available(h, p, "") {
+	for _, n := range now {
 		if cpus := n.Shared.Len(); cpus > 0 {
 			p.Overcommit = max(p.Overcommit, n.Load/float64(cpus))
 		}
@@ -55,14 +55,10 @@ func withCPUCredit(h *inventory.Host, p policy.Policy) policy.Policy {
 }
 
 // crowds returns an error if a node has more vCPUs beyond the policy's limit after a move than before.
-func crowds(h, after *inventory.Host, p policy.Policy) error {
+func crowds(before []capacity.Node, after *inventory.Host, p policy.Policy) error {
 	p = p.WithDefaults()
 	excess := func(n *capacity.Node) float64 { return n.Load - p.Overcommit*float64(n.Shared.Len()) }
-	then := capacity.Available(after, p, "")
-	if !slices.ContainsFunc(then, func(n capacity.Node) bool { return excess(&n) > slack }) {
-		return nil
-	}
-	before := capacity.Available(h, p, "")
+	then := capacity.Held(after, p, after.Holdings(""))
 	for i := range then {
 		if n := &then[i]; excess(n) > max(0, excess(&before[i]))+slack {
 			return fmt.Errorf("node %d would have %.4g vCPUs on %d shared CPUs, and has %.4g; the limit is %v "+

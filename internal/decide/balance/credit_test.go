@@ -92,7 +92,7 @@ func TestWithCredit_AllowsThePresentStateAndNoMore(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		h, p := drawState(t)
-		eased := withCredit(h, p)
+		eased := withCredit(h, h.Holdings(""), p)
 		for i := range h.Guests {
 			g := &h.Guests[i]
 			if broken := check.Placement(&eased, p, *g.Spec, *g.Placement); memory(broken) {

@@ -153,7 +153,7 @@ func legal(t fataler, h *inventory.Host, p policy.Policy, round plan.Plan) inven
 	t.Helper()
 	now := *h
 	for i, m := range round.Moves {
-		before, eased := now, withCredit(&now, p)
+		before, eased := now, withCredit(&now, now.Holdings(""), p)
 		now, eased = carriedOut(now, m), carriedOut(eased, m)
 		if crowded := crowdedMore(&before, &now, p); crowded != "" {
 			t.Fatalf("after move %d (%s): %s\n%s", i+1, m, crowded, round.Text())

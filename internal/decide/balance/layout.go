@@ -360,11 +360,12 @@ func (m *model) largeEnough(g *subject, divided []part, homes []topology.NodeID)
 	for i, id := range homes {
 		n := &m.nodes[m.position(id)]
 		vcpus := int(divided[i].cpu*float64(g.spec.VCPUs) + 0.5)
-		usable := n.usableBy(g)
+		usable := n.countFor(g)
 		if g.exclusive() && g.seen.Placement != nil {
-			usable = usable.Union(g.seen.Placement.Exclusive().Intersect(m.host.Topology.Nodes[m.position(id)].CPUs))
+			own := g.seen.Placement.Exclusive().Intersect(m.host.Topology.Nodes[m.position(id)].CPUs)
+			usable = n.usableBy(g).Union(own).Len()
 		}
-		if vcpus > usable.Len() || divided[i].mem*float64(g.spec.Memory) > n.memory {
+		if vcpus > usable || divided[i].mem*float64(g.spec.Memory) > n.memory {
 			return 0, false
 		}
 		if m.policy.Count == policy.CountCores {
@@ -380,6 +381,14 @@ func (n *node) usableBy(g *subject) topology.CPUSet {
 		return n.usable
 	}
 	return n.usable.Intersect(g.limits)
+}
+
+// countFor returns the number of shared CPUs of a node that a guest may use.
+func (n *node) countFor(g *subject) int {
+	if g.limits.IsEmpty() {
+		return n.count
+	}
+	return n.usable.Common(g.limits)
 }
 
 // sharingNow returns how many of a guest's vCPUs share a core on the nodes where they run.
@@ -425,7 +434,7 @@ func (m *model) fitsNow(g *subject, divided []part, homes []topology.NodeID) boo
 // that change nodes, except for the pages that are copied, whose tables the
 // kernel fills again on the target.
 func (m *model) layoutOn(g *subject, homes []topology.NodeID) layout {
-	l := layout{homes: homes}
+	l := layout{homes: homes, on: make([]share, 0, len(homes))}
 	for i, p := range parts(&g.spec, len(homes)) {
 		s := share{
 			node:      m.position(homes[i]),
@@ -548,14 +557,12 @@ func (m *model) spreadVCPUs(g *subject, l *layout) {
 	if g.spec.Topology.Mode != guest.TopologyOff || g.exclusive() {
 		return
 	}
-	cpus := make([]float64, len(l.on))
-	all := 0.0
-	for i, s := range l.on {
-		cpus[i] = float64(m.nodes[s.node].usableBy(g).Len())
-		all += cpus[i]
+	all := 0
+	for i := range l.on {
+		all += m.nodes[l.on[i].node].countFor(g)
 	}
 	for i := range l.on {
-		l.on[i].cpu = ratio(cpus[i], all)
+		l.on[i].cpu = ratio(float64(m.nodes[l.on[i].node].countFor(g)), float64(all))
 	}
 }
 

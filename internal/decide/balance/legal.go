@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/numavisor/numavisor/internal/decide/capacity"
 	"github.com/numavisor/numavisor/internal/decide/check"
 	"github.com/numavisor/numavisor/internal/guest"
 	"github.com/numavisor/numavisor/internal/inventory"
@@ -25,10 +26,11 @@ func Legal(h *inventory.Host, p policy.Policy, moves []plan.GuestMove) error {
 	if err := onHost(h, moves); err != nil {
 		return err
 	}
-	eased := withCredit(h, p)
+	held := h.Holdings("")
+	eased, now := withCredit(h, held, p), capacity.Held(h, p, held)
 	host := After(&eased, moves)
-	return errors.Join(arrives(h, &eased, &host, p, moves), crowds(h, &host, p),
-		legalAfter(h, &host, withCPUCredit(h, p), moves))
+	return errors.Join(arrives(h, &eased, &host, p, moves), crowds(now, &host, p),
+		legalAfter(h, &host, withCPUCredit(now, p), moves))
 }
 
 // Fits is Legal without leniency: every promise must be met. It decides whether an

@@ -43,6 +43,7 @@ type node struct {
 	id        topology.NodeID
 	cpus      float64 // CPUs without housekeeping and those that guests hand to each other
 	usable    topology.CPUSet
+	count     int     // number of usable CPUs
 	cores     int     // physical cores of the usable CPUs
 	threads   bool    // some cores have several usable hardware threads
 	divided   bool    // guests are confined to sets of usable; see model.cpuSets
@@ -127,7 +128,7 @@ func modelOf(r Request, cautious bool) *model {
 func (m *model) addNode(i int, room *capacity.Node) {
 	n, t := &m.nodes[i], &m.host.Topology
 	n.id = room.Node
-	n.usable = room.Shared
+	n.usable, n.count = room.Shared, room.Shared.Len()
 	n.cpus = float64(room.CPUs.Minus(room.Housekeeping).Minus(m.policy.Handoff.CPUs).Len())
 	n.memory = float64(room.Memory - room.KeepFree)
 	n.free = float64(spare(&t.Nodes[i], m.policy))
@@ -138,8 +139,8 @@ func (m *model) addNode(i int, room *capacity.Node) {
 			n.nearest = min(n.nearest, m.latency(k, i)-1)
 		}
 	}
-	n.cores = cores(t, n.usable)
-	n.threads = n.cores < n.usable.Len()
+	n.cores = t.Cores(n.usable)
+	n.threads = n.cores < n.count
 	a := &m.usage[i]
 	a.held, a.vcpus, a.left[0] = float64(room.Promised), room.Load, float64(room.Left)
 	a.dedicated = n.cpus - float64(room.Shared.Len())
@@ -160,18 +161,6 @@ func (m *model) addNode(i int, room *capacity.Node) {
 			a.left[s] = float64(h.Free) * float64(h.Size)
 		}
 	}
-}
-
-// cores returns how many cores some CPUs belong to.
-func cores(t *topology.Topology, cpus topology.CPUSet) (count int) {
-	for c := range cpus.All() {
-		if cpu, ok := t.CPU(c); ok {
-			if first, _ := cpu.Siblings.Intersect(cpus).First(); first == c {
-				count++
-			}
-		}
-	}
-	return count
 }
 
 // size returns the index of a page size, or -1 for the sizes after maxSizes.

@@ -201,7 +201,8 @@ func (s *search) bestOfAll(near, margin float64) (best []int, exact bool) {
 		adds[k] = m.additions(g)
 	}
 	b := &branching{search: s, first: first, began: began, best: slices.Clone(first),
-		low: min(now, near-margin) - enough, steps: m.policy.SearchSteps, rises: make([]float64, len(m.nodes))}
+		low: min(now, near-margin) - enough, steps: m.policy.SearchSteps, rises: make([]float64, len(m.nodes)),
+		levels: newLevels(adds)}
 	b.findSecond(adds)
 	nodes := 0.0
 	for i := range m.nodes {
@@ -252,6 +253,13 @@ type branching struct {
 	// nil: not known.
 	second [][]float64
 	rises  []float64 // by node; used by leastOf
+	levels []level   // by position of the guest that comes back next
+}
+
+// level has the slices of one level of the search, used again for each part of a combination.
+type level struct {
+	after [][]addition // of the guests from this position on
+	order []int        // of the layouts of the guest at this position
 }
 
 // findSecond finds what guests add as the second one on a node, if that takes a small part of the steps.
@@ -376,7 +384,7 @@ func (b *branching) extend(k int, cost float64, adds [][]addition) {
 	rest := b.leastOf(k+1, adds[1:])
 	g := b.movable[k]
 	was := m.guests[g].at
-	for _, l := range ascending(adds[0]) {
+	for _, l := range b.ascending(k, adds[0]) {
 		if cost+adds[0][l].cost+rest >= b.low {
 			break
 		}
@@ -408,33 +416,43 @@ func least(adds []addition) int {
 	return best
 }
 
-// ascending returns the indexes of layouts, those that add least first.
-func ascending(adds []addition) []int {
-	out := make([]int, len(adds))
-	for l := range out {
-		out[l] = l
+// newLevels returns the levels of a search in which guests have these layouts.
+func newLevels(adds [][]addition) []level {
+	levels := make([]level, len(adds)+1)
+	for k := range levels {
+		levels[k].after = make([][]addition, len(adds)-k)
+	}
+	return levels
+}
+
+// ascending returns the indexes of the layouts of the guest at position k, those that add least first. The result is
+// valid until the next call for this position.
+func (b *branching) ascending(k int, adds []addition) []int {
+	out := b.levels[k].order[:0]
+	for l := range adds {
+		out = append(out, l)
 	}
 	slices.SortStableFunc(out, func(a, b int) int { return cmp.Compare(adds[a].cost, adds[b].cost) })
+	b.levels[k].order = out
 	return out
 }
 
 // after returns what the guests from position k on add once a guest has come back with a layout. What the layout of
-// each that adds least adds is computed again.
+// each that adds least adds is computed again. The result is valid until the next call for this position.
 func (b *branching) after(placed *layout, k int, before [][]addition) [][]addition {
 	if b.alone {
 		return before
 	}
-	after := make([][]addition, len(before))
+	after := b.levels[k].after
 	for i := range before {
-		adds := slices.Clone(before[i])
-		g := b.movable[k+i]
+		after[i] = append(after[i][:0], before[i]...)
+		adds, g := after[i], b.movable[k+i]
 		for l := range adds {
 			adds[l].outdated = adds[l].outdated || b.m.guests[g].layouts[l].meets(placed)
 		}
 		for l := least(adds); adds[l].outdated && !math.IsInf(adds[l].cost, 1); l = least(adds) {
 			adds[l] = addition{cost: b.m.addition(g, l)}
 		}
-		after[i] = adds
 	}
 	return after
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/numavisor/numavisor/internal/decide/adopt"
+	"github.com/numavisor/numavisor/internal/decide/capacity"
 	"github.com/numavisor/numavisor/internal/decide/check"
 	"github.com/numavisor/numavisor/internal/decide/cost"
 	"github.com/numavisor/numavisor/internal/decide/place"
@@ -391,8 +392,10 @@ func (p *planner) advised(group []change) bool {
 // after the moves planned so far. It returns the host after the group's move, the
 // moves, and the reason if a rule forbids them.
 func (p *planner) placeGroup(group []change) (inventory.Host, []plan.GuestMove, string) {
-	host, credit := p.host, withCredit(&p.host, p.model.policy)
-	eased, lenient := credit, withCPUCredit(&p.host, p.model.policy)
+	held := p.host.Holdings("")
+	now := capacity.Held(&p.host, p.model.policy, held)
+	host, credit := p.host, withCredit(&p.host, held, p.model.policy)
+	eased, lenient := credit, withCPUCredit(now, p.model.policy)
 	removed := make([]inventory.Guest, len(group))
 	for i, c := range group {
 		host, removed[i] = without(host, p.model.guests[c.guest].name())
@@ -431,7 +434,7 @@ func (p *planner) placeGroup(group []change) (inventory.Host, []plan.GuestMove, 
 			return host, nil, check.Error(spec.Name, broken).Error()
 		}
 	}
-	err := errors.Join(arrives(&p.host, &credit, &host, p.model.policy, moves), crowds(&p.host, &host, p.model.policy))
+	err := errors.Join(arrives(&p.host, &credit, &host, p.model.policy, moves), crowds(now, &host, p.model.policy))
 	if err != nil {
 		return host, nil, err.Error()
 	}

@@ -98,7 +98,19 @@ func with(h inventory.Host, g inventory.Guest, spec guest.Spec, p guest.Placemen
 			t.Affinity = cpus
 		}
 	}
-	h.Guests = append(slices.Clone(h.Guests), g)
-	slices.SortFunc(h.Guests, func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) })
+	h.Guests = inserted(h.Guests, g)
 	return h
+}
+
+// inserted returns a copy of guests, sorted by name, with one more.
+func inserted(guests []inventory.Guest, g inventory.Guest) []inventory.Guest {
+	at, _ := slices.BinarySearchFunc(guests, g.Name, func(o inventory.Guest, name string) int {
+		return strings.Compare(o.Name, name)
+	})
+	all := append(append(append(make([]inventory.Guest, 0, len(guests)+1), guests[:at]...), g), guests[at:]...)
+	byName := func(a, b inventory.Guest) int { return strings.Compare(a.Name, b.Name) }
+	if !slices.IsSortedFunc(all, byName) { // they were not
+		slices.SortFunc(all, byName)
+	}
+	return all
 }

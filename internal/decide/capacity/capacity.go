@@ -77,6 +77,29 @@ func (r *Node) Alone(overcommit float64) int {
 // hold more pages of a pool than are free, the missing pages will be made from
 // small pages, and are subtracted there.
 func Available(h *inventory.Host, p policy.Policy, ignore string) []Node {
+	all := h.Holdings(ignore)
+	rooms, position := hold(h, p, all)
+	demand(h, ignore, all, rooms, position)
+	traffic(h, ignore, rooms, position)
+	given := givenBack(h, ignore)
+	known := freeKnown(&h.Topology)
+	for i := range rooms {
+		r := &rooms[i]
+		r.Demand -= r.confined.unmet()
+		r.count(&h.Topology.Nodes[i], given, known)
+	}
+	return rooms
+}
+
+// Held returns the nodes with what guests hold of them: as Available, without what is measured (demand and traffic) and
+// without the free memory. all are the holdings of the host.
+func Held(h *inventory.Host, p policy.Policy, all []inventory.Holding) []Node {
+	rooms, _ := hold(h, p, all)
+	return rooms
+}
+
+// hold gives the nodes what guests hold. It also returns the positions of the nodes.
+func hold(h *inventory.Host, p policy.Policy, all []inventory.Holding) ([]Node, map[topology.NodeID]int) {
 	rooms := make([]Node, len(h.Topology.Nodes))
 	position := make(map[topology.NodeID]int, len(rooms))
 	housekeeping := h.Topology.Housekeeping.Union(p.Housekeeping)
@@ -88,7 +111,6 @@ func Available(h *inventory.Host, p policy.Policy, ignore string) []Node {
 			Exclusive: n.CPUs.Intersect(p.Handoff.CPUs), Memory: n.Memory, KeepFree: p.KeepFreeOn(n),
 		}
 	}
-	all := h.Holdings(ignore)
 	on := make([]int, len(rooms))
 	for i := range all {
 		if at, ok := position[all[i].Node]; ok {
@@ -109,16 +131,7 @@ func Available(h *inventory.Host, p policy.Policy, ignore string) []Node {
 		r := &rooms[i]
 		r.Shared = r.CPUs.Minus(r.Housekeeping).Minus(r.Exclusive)
 	}
-	demand(h, ignore, all, rooms, position)
-	traffic(h, ignore, rooms, position)
-	given := givenBack(h, ignore)
-	known := freeKnown(&h.Topology)
-	for i := range rooms {
-		r := &rooms[i]
-		r.Demand -= r.confined.unmet()
-		r.count(&h.Topology.Nodes[i], given, known)
-	}
-	return rooms
+	return rooms, position
 }
 
 // demand computes the demand on each node. A guest's demand is divided over its nodes

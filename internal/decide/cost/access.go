@@ -139,6 +139,7 @@ func (a *Access) dampedSLIT() []float64 {
 		farthest = slitUnknown
 	}
 	cells := make([]float64, a.size*a.size)
+	damped := map[int]float64{} // a host has few distances, and a power takes long
 	for i := range a.size {
 		for j := range a.size {
 			d := a.slit[i*a.size+j]
@@ -154,7 +155,12 @@ func (a *Access) dampedSLIT() []float64 {
 					d = slitLocal
 				}
 			}
-			cells[i*a.size+j] = min(math.Pow(max(1, float64(d)/slitLocal), slitDamping), maxRatio)
+			ratio, ok := damped[d]
+			if !ok {
+				ratio = min(math.Pow(max(1, float64(d)/slitLocal), slitDamping), maxRatio)
+				damped[d] = ratio
+			}
+			cells[i*a.size+j] = ratio
 		}
 	}
 	return cells

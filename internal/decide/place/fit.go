@@ -270,5 +270,8 @@ func (p *problem) coresFor(n *nodeState) int {
 	case exclusive:
 		return len(n.free)
 	}
+	if n.cores == 0 { // a placement on given nodes asks for few nodes of many
+		n.cores = p.host.Topology.Cores(n.usable)
+	}
 	return n.cores
 }

@@ -44,7 +44,7 @@ type nodeState struct {
 	allowed bool            // by Limits.Nodes
 	usable  topology.CPUSet // shared CPUs within Limits.CPUs
 	cpus    int             // number of usable CPUs
-	cores   int             // number of cores with usable CPUs
+	cores   int             // number of cores with usable CPUs; 0 until they are counted
 	shared  int             // CPUs that guests share, regardless of the limits
 	all     int             // all CPUs except housekeeping
 	idle    float64         // usable CPUs that nobody wants; less than 0 if more are wanted
@@ -180,7 +180,7 @@ func (p *problem) addNodes(rooms []capacity.Node) {
 		}
 		p.nodes[i] = n
 	}
-	p.countCores()
+	p.addFree()
 }
 
 // use returns the shares of the node in use with the given CPUs and bytes added.
@@ -221,31 +221,19 @@ func (n *nodeState) withoutOverload() int {
 	return max(0, int(math.Ceil(n.idle+1-roundingSlack))-1)
 }
 
-// countCores walks the CPUs once. It counts cores with a usable CPU and, for
-// exclusive binding, the cores with free CPUs.
-func (p *problem) countCores() {
+// addFree walks the CPUs once, if the guest is to have CPUs of its own, and adds the cores with free CPUs to the nodes.
+func (p *problem) addFree() {
+	if p.spec.CPU.Binding != guest.CPUExclusive && p.helperCPUs() == 0 {
+		return
+	}
 	t := &p.host.Topology
 	position := make(map[topology.NodeID]int, len(p.nodes))
 	for i := range p.nodes {
 		position[p.nodes[i].node.ID] = i
 	}
-	exclusive := p.spec.CPU.Binding == guest.CPUExclusive || p.helperCPUs() > 0
-	counted := make(map[topology.CPUID]bool, len(t.CPUs)) // by the core's first CPU
 	for c := range t.CPUs {
-		i, ok := position[t.CPUs[c].Node]
-		if !ok {
-			continue
-		}
-		n := &p.nodes[i]
-		if n.usable.Contains(t.CPUs[c].ID) {
-			first, _ := t.CPUs[c].Siblings.First()
-			if !counted[first] {
-				counted[first] = true
-				n.cores++
-			}
-		}
-		if exclusive {
-			n.addFree(&t.CPUs[c])
+		if i, ok := position[t.CPUs[c].Node]; ok {
+			p.nodes[i].addFree(&t.CPUs[c])
 		}
 	}
 }
