@@ -206,7 +206,8 @@ func anHour(t *testing.T, c crowd) {
 const coarse = 55 * time.Minute
 
 // crowdWatcher observes busy guests. For the time that the history later
-// reduces to means, each of its samples takes ten seconds of the clock.
+// reduces to means, each of its samples takes five seconds of the clock, and the
+// daemon pauses for as long.
 type crowdWatcher struct {
 	*watch.Watcher
 	started time.Time
@@ -214,7 +215,7 @@ type crowdWatcher struct {
 
 func (w *crowdWatcher) Sample() inventory.Sample {
 	if time.Since(w.started) < coarse {
-		time.Sleep(9 * time.Second)
+		time.Sleep(5 * time.Second)
 	}
 	// A real daemon sleeps nearly all the time, and Go collects its garbage
 	// meanwhile; the simulated clock leaves no time for that.

@@ -29,7 +29,7 @@ func (w slowWatcher) Sample() inventory.Sample {
 }
 
 // On a calm host samples take a twentieth of the time, and are 15 s or half of degraded_for apart at most. Where a
-// guest is degraded, they are as regular as ever.
+// guest is degraded, they are as regular as ever, unless they take more than half of the time.
 func TestRun_SamplesOfACalmHostTakeATwentiethOfTheTime(t *testing.T) {
 	const long, short = policy.Duration(time.Minute), policy.Duration(10 * time.Second)
 	for _, c := range []struct {
@@ -45,6 +45,7 @@ func TestRun_SamplesOfACalmHostTakeATwentiethOfTheTime(t *testing.T) {
 		{"slow, and guests may move soon after they begin", 300 * time.Millisecond, short, false, false, 11, 13},
 		{"very slow", 5 * time.Second, long, false, false, 3, 5},
 		{"slow, and a guest is far from its memory", 300 * time.Millisecond, long, true, false, 59, 65},
+		{"very slow, and a guest is far from its memory", 2 * time.Second, long, true, false, 14, 16},
 		{"slow, and not all is measured", 300 * time.Millisecond, long, false, true, 59, 65},
 	} {
 		advise := policy.Policy{Balance: policy.Balance{Mode: policy.ModeAdvise, DegradedFor: c.degradedFor}}

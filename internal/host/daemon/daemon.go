@@ -172,7 +172,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 			l.step(e)
 			l.lookAgain()
 		case <-tick.C:
-			if !l.calm() || l.othersRun() {
+			if !l.pauses() {
 				l.turn()
 			}
 			l.lookLater()
@@ -196,8 +196,12 @@ func (d *Daemon) connect(ctx context.Context) {
 	}
 }
 
-// calm reports whether the loop leaves out a regular turn.
-func (l *loop) calm() bool { return time.Since(l.turned)+l.Every/2 < l.controller.CalmFor(l.took) }
+// pauses reports whether the loop leaves out a regular turn: where turns take more than half of the time, and on a calm
+// host, unless guests have come or gone.
+func (l *loop) pauses() bool {
+	within := func(wait time.Duration) bool { return time.Since(l.turned)+l.Every/2 < wait }
+	return within(2*l.took) || within(l.controller.CalmFor(l.took)) && !l.othersRun()
+}
 
 // othersRun reports whether guests have come or gone since the host was last asked to be observed for that.
 func (l *loop) othersRun() bool { return l.Roster != nil && l.Roster() != l.roster }
