@@ -185,6 +185,30 @@ func TestChange_GoesOnAfterItsRequest(t *testing.T) {
 	s.CheckSettled(t)
 }
 
+// A change that is refused after its request was answered is shown as the reason why nothing happened.
+func TestChange_RefusedAfterItsRequest(t *testing.T) {
+	s := serve(t, nil)
+	ctx := t.Context()
+	vm := s.create("web1")
+	s.stop()
+	s.options.Patience = time.Millisecond
+	s.start()
+	end := make(chan struct{})
+	s.Inject(fake.Fault{Before: fake.NthOf("Guests", 1, func() error { <-end; return nil })})
+	stale := fleetapi.Change{Revision: vm.Revision + 2}
+	if answer, err := s.client.StopVM(ctx, "web1", stale); err != nil || answer.State != fleetapi.VMWorking {
+		t.Errorf("%s: %v", text(answer), err)
+	}
+	close(end)
+	s.eventually("it says why it runs", func() bool {
+		vm, err := s.client.VM(ctx, "web1")
+		return err == nil && vm.State == fleetapi.VMRunning && strings.Contains(vm.Status.Message, "it was not stopped: ")
+	})
+	if vm, err := s.client.StopVM(ctx, "web1", fleetapi.Change{}); err != nil || strings.Contains(text(vm), "was not stopped") {
+		t.Errorf("stopped then: %s: %v", text(vm), err)
+	}
+}
+
 // A daemon that stops ends the changes in progress, and leaves nothing half done.
 func TestWait_EndsChanges(t *testing.T) {
 	s := serve(t, func(o *fleetofone.Options) { o.Patience = time.Millisecond })

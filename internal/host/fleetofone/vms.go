@@ -62,8 +62,8 @@ func (s *Service) missing(h *inventory.Host, name string) error {
 	last, failed := s.failed[name]
 	s.mu.Unlock()
 	if failed {
-		return fleetapi.NewProblem(fleetapi.ProblemNotFound, fmt.Sprintf("there is no VM %s: at %s it was not %s: %v",
-			name, last.at.UTC().Format(time.RFC3339), last.what, last.err))
+		return fleetapi.NewProblem(fleetapi.ProblemNotFound, fmt.Sprintf("there is no VM %s: at %s %s",
+			name, last.at.UTC().Format(time.RFC3339), last.text()))
 	}
 	return problemOf(operate.Missing(*h, name))
 }
@@ -181,9 +181,10 @@ func (s *Service) statusOf(h *inventory.Host, g *inventory.Guest, vm *fleet.VM) 
 		out.Phase, out.Since, out.Message = fleet.PhaseWorking, w.began.UTC(), w.text()
 	case busy:
 		out.Phase, out.Since, out.Message = fleet.PhaseWorking, claim.Since, "is being changed by "+claim.HeldBy()
+	case failed && last.refused:
+		out.Message = strings.TrimSuffix(last.text()+"; "+out.Message, "; ")
 	case failed:
-		out.Phase, out.Since = fleet.PhaseFailed, last.at.UTC()
-		out.Message = fmt.Sprintf("it was not %s: %v", last.what, last.err)
+		out.Phase, out.Since, out.Message = fleet.PhaseFailed, last.at.UTC(), last.text()
 	}
 	return out
 }

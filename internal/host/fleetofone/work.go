@@ -30,19 +30,25 @@ type work struct {
 	// request identifies the request; nil: it cannot be repeated.
 	request *journal.Request
 	limit   time.Duration
-	done    chan struct{}
-	err     error // once done
+	// answered: a request was answered before the end of the change, so that only the VM can show a refusal.
+	answered bool
+	done     chan struct{}
+	err      error // once done
 }
 
 // text says in words what is in progress.
 func (w *work) text() string { return fmt.Sprintf("is being %s by %s", w.what, w.by) }
 
-// failure is a change that failed after its request was answered, or just now.
+// failure is a change that failed, or was refused after its request was answered.
 type failure struct {
-	what string
-	at   time.Time
-	err  error
+	what    string
+	at      time.Time
+	err     error
+	refused bool // nothing has changed
 }
+
+// text says what did not happen, and why.
+func (f *failure) text() string { return fmt.Sprintf("it was not %s: %v", f.what, f.err) }
 
 // mostFailures bounds the failures that are remembered.
 const mostFailures = 200
@@ -102,10 +108,23 @@ func (s *Service) begin(
 	case <-now.done:
 		return problemOf(now.err)
 	case <-patience.C:
-		return errGoesOn
+		return s.answer(now)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// answer ends the wait of a request for a change that goes on, unless that has just ended.
+func (s *Service) answer(w *work) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-w.done:
+		return problemOf(w.err)
+	default:
+	}
+	w.answered = true
+	return errGoesOn
 }
 
 // enter records that a change begins. It returns the one in progress that the request repeats, if there is one.
@@ -140,15 +159,15 @@ func (s *Service) carryOut(name string, w *work, do func(context.Context) error)
 	s.mu.Lock()
 	delete(s.works, name)
 	s.changes++
-	if w.err != nil && failedOnHost(w.err) {
+	if failed := w.err != nil && failedOnHost(w.err); failed || w.err != nil && w.answered {
 		s.Log.Error("a change failed", "vm", name, "what", w.what, "by", w.by, "error", w.err)
 		if len(s.failed) >= mostFailures {
 			clear(s.failed)
 		}
-		s.failed[name] = failure{w.what, time.Now(), w.err}
+		s.failed[name] = failure{w.what, time.Now(), w.err, !failed}
 	}
-	s.mu.Unlock()
 	close(w.done)
+	s.mu.Unlock()
 }
 
 // failedOnHost tells failures of the host from refusals, after which nothing has changed.
