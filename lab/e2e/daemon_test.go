@@ -109,10 +109,16 @@ func (l *labHost) work(t *testing.T, seconds int, names ...string) {
 // stopped when the test ends, and its records are new.
 func (l *labHost) daemon(t *testing.T, policy string, auto ...string) {
 	t.Helper()
-	policy = "balance:\n  degraded_for: 3s\n  guests: {" + strings.Join(auto, ": auto, ") + ": auto}\n" + policy
-	l.sh(t, "rm -rf /run/records; cat > /run/policy.yaml <<'X'\n"+policy+"\nX")
+	l.setPolicy(t, policy, auto...)
 	l.startDaemon(t)
 	t.Cleanup(func() { l.stopDaemon(t, "TERM") })
+}
+
+// setPolicy writes the policy of a daemon that may move the named VMs, and removes the records of others.
+func (l *labHost) setPolicy(t *testing.T, policy string, auto ...string) {
+	t.Helper()
+	policy = "balance:\n  degraded_for: 3s\n  guests: {" + strings.Join(auto, ": auto, ") + ": auto}\n" + policy
+	l.sh(t, "rm -rf /run/records; cat > /run/policy.yaml <<'X'\n"+policy+"\nX")
 }
 
 // startDaemon starts a daemon. It runs programs from the folder /run/first, if that exists, in place of others.
@@ -158,18 +164,23 @@ var ends = []journal.Kind{journal.MoveDone, journal.MovePartial, journal.MoveFai
 // each time.
 func (l *labHost) awaitEntries(t *testing.T, count int, within time.Duration, kinds ...journal.Kind) {
 	t.Helper()
-	var patterns []string
-	for _, k := range kinds {
-		patterns = append(patterns, fmt.Sprintf(`"kind":"%s"`, k))
-	}
 	script := fmt.Sprintf(`for i in $(seq %d); do
   [ "$(grep -cE '%s' /run/records/history.jsonl 2>/dev/null || true)" -ge %d ] && exit; sleep 0.5
-done; exit 1`, int(within.Seconds()*2), strings.Join(patterns, "|"), count)
+done; exit 1`, int(within.Seconds()*2), entriesOf(kinds...), count)
 	if r := l.run(t, "bash", "-c", script); r.status != 0 {
 		t.Fatalf("after %v there are fewer than %d entries of %v:\n%s\n%s", within, count, kinds,
 			l.must(t, "history", "--records", "/run/records").stdout,
 			l.sh(t, "numavisor top --once; tail -20 /run/daemon.log"))
 	}
+}
+
+// entriesOf returns a regular expression for the lines of a journal that are entries of the given kinds.
+func entriesOf(kinds ...journal.Kind) string {
+	var patterns []string
+	for _, k := range kinds {
+		patterns = append(patterns, fmt.Sprintf(`"kind":"%s"`, k))
+	}
+	return strings.Join(patterns, "|")
 }
 
 // settled waits until the given number of moves have ended, and returns their

@@ -285,9 +285,15 @@ func (l *labHost) createsThroughSocket(t *testing.T) {
 	l.isBound(t, "api1", vm.Placement.Nodes)
 	refused := l.run(t, "curl", "-sS", "--unix-socket", "/run/numavisor/daemon.sock", "-X", "POST",
 		"http://daemon/v1/vms/api1/stop")
-	if !strings.Contains(refused.stdout, "delete it instead") {
-		t.Errorf("stopping it: %s%s", refused.stdout, refused.stderr)
-	}
+	said := refused.stdout
+	l.await(t, "it is refused, perhaps after the answer: "+said+refused.stderr, func() bool {
+		if strings.Contains(said, "delete it instead") {
+			return true
+		}
+		l.ask(t, "GET", "/v1/vms/api1", "", &vm)
+		said = vm.Status.Message
+		return false
+	})
 	l.ask(t, "DELETE", "/v1/vms/api1", "", &vm)
 	l.until(t, "! xl list | grep -q api1")
 }
@@ -535,15 +541,16 @@ func (l *labHost) until(t *testing.T, condition string) {
 	}
 }
 
-// relievesOnXen lets two guests overload the CPUs of node 2, where their memory is. The daemon moves the vCPUs of one
-// of them, is killed meanwhile, and its next start finishes the move. A guest that vanishes is no longer shown.
+// relievesOnXen lets two guests overload one CPU of node 2, where their memory is: on two CPUs they would leave a small
+// machine no time for dom0, and xl would not answer. The daemon moves the vCPUs of one of them or of both, is killed
+// meanwhile, and its next start finishes the move. A guest that vanishes is no longer shown.
 func (l *labHost) relievesOnXen(t *testing.T) {
 	t.Helper()
 	names := []string{"busy1", "busy2"}
 	for _, name := range names {
 		// The emulation of nested virtualisation crashes a working VM now and then.
-		l.expect(t, 0, "xl", "create", l.writeXL(t, name, `cpus = "4-5"
-cpus_soft = "4-5"
+		l.expect(t, 0, "xl", "create", l.writeXL(t, name, `cpus = "4"
+cpus_soft = "4"
 on_crash = "restart"
 `))
 		if err := l.AwaitGuest(l.ctx, name); err != nil {
@@ -554,19 +561,23 @@ on_crash = "restart"
 	// Between the first and the second pin of a move there is time for a kill.
 	l.sh(t, `mkdir -p /run/first; printf '#!/bin/sh\n[ "$1" = vcpu-pin ] && [ "$3" != 0 ] && touch /run/pinning && sleep 600\nexec %s "$@"\n' "$(command -v xl)" > /run/first/xl
 chmod +x /run/first/xl`)
-	l.daemon(t, "", names...)
+	// Each sample runs xl, which takes longer than a second in the lab.
+	seldom := []string{"--every", "5s"}
+	l.setPolicy(t, "", names...)
+	l.startDaemon(t, seldom...)
+	t.Cleanup(func() { l.stopDaemon(t, "TERM") })
 	l.until(t, "test -e /run/pinning")
 	l.stopDaemon(t, "KILL")
 	l.sh(t, "rm -r /run/first")
 	before := len(l.journal(t, ends...)) // moves that could not begin, as xl did not answer in a slow lab
-	l.startDaemon(t, "--images", "/lab")
-	l.awaitEntries(t, before+1, patience, ends...)
+	l.startDaemon(t, append(seldom, "--images", "/lab")...)
+	l.until(t, fmt.Sprintf(`test $(grep -cE '%s' /run/records/history.jsonl) -gt %d`, entriesOf(ends...), before))
 	end := l.journal(t, ends...)[before]
-	if end.Kind != journal.MoveDone || len(end.Guests) != 1 {
-		t.Fatalf("the move ended as %+v, want move-done of one guest\n%s", end, l.sh(t, "cat /run/daemon.log"))
+	if end.Kind != journal.MoveDone {
+		t.Fatalf("the move ended as %+v, want move-done\n%s", end, l.sh(t, "cat /run/daemon.log"))
 	}
 	moved := end.Guests[0]
-	if out := l.expect(t, 0, "xl", "vcpu-list", moved).stdout; strings.Contains(out, "4-5 /") {
+	if out := l.expect(t, 0, "xl", "vcpu-list", moved).stdout; regexp.MustCompile(` 4(-5)? /`).MatchString(out) {
 		t.Errorf("after the move %s is on node 2:\n%s", moved, out)
 	}
 	s := l.status(t)
@@ -581,13 +592,13 @@ chmod +x /run/first/xl`)
 		left := l.status(t)
 		return len(left.Guests) == 1 && left.Guests[0].Name != moved && len(left.Sample.Guests) == 1
 	})
-	l.createsThroughSocket(t)
-	l.stopDaemon(t, "TERM")
 	for _, name := range names {
 		if name != moved {
 			l.must(t, "delete", "--force", name) // Numavisor did not create it
 		}
 	}
+	l.createsThroughSocket(t)
+	l.stopDaemon(t, "TERM")
 }
 
 // affinityIs requires that the hard and soft affinity of both vCPUs of a guest are the CPUs of a node.
