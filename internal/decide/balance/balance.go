@@ -49,10 +49,7 @@ type Moved struct {
 // Plan returns the moves worth making now. The same request gives the same
 // plan; an error means that the request itself is wrong.
 func Plan(r Request) (plan.Plan, error) {
-	if r.Host == nil {
-		return plan.Plan{}, errors.New("balancing: no inventory given")
-	}
-	if err := r.Policy.Validate(); err != nil {
+	if err := r.validate(); err != nil {
 		return plan.Plan{}, err
 	}
 	r.Host = inOrder(r.Host)
@@ -64,6 +61,24 @@ func Plan(r Request) (plan.Plan, error) {
 	}
 	p.round.Blocked = p.blocked()
 	return p.round, nil
+}
+
+// Degraded is Plan without moves, and without reasons why guests do not move: which guests are degraded, or wait a
+// little. It takes a small part of the time.
+func Degraded(r Request) (plan.Plan, error) {
+	if err := r.validate(); err != nil {
+		return plan.Plan{}, err
+	}
+	r.Host = inOrder(r.Host)
+	return begin(r, nil).round, nil
+}
+
+// validate returns an error if the request itself is wrong.
+func (r *Request) validate() error {
+	if r.Host == nil {
+		return errors.New("balancing: no inventory given")
+	}
+	return r.Policy.Validate()
 }
 
 // needed plans without the changes that are excluded, and without needless ones.
@@ -239,6 +254,19 @@ func (p *planner) refusedChanges() (refused []change) {
 
 // newPlanner plans without the changes that are excluded.
 func newPlanner(r Request, excluded []change) *planner {
+	p := begin(r, excluded)
+	if p.model.anyEligible() {
+		p.pass(policy.ModeAuto)
+		p.pass(policy.ModeAdvise)
+	}
+	p.withProposals(p.round.Degraded)
+	p.withProposals(p.round.Waiting)
+	p.round.After = p.model.total()
+	return p
+}
+
+// begin returns a plan that has no moves yet.
+func begin(r Request, excluded []change) *planner {
 	m := newModel(r)
 	for _, c := range excluded {
 		m.guests[c.guest].layouts[c.layout].rejected = true
@@ -252,13 +280,6 @@ func newPlanner(r Request, excluded []change) *planner {
 	}
 	p.round = plan.Plan{Host: r.Host.Name, Taken: r.Host.Taken, Moves: []plan.Move{}, Before: m.total()}
 	p.round.Degraded, p.round.Waiting = m.markDegraded(r)
-	if m.anyEligible() {
-		p.pass(policy.ModeAuto)
-		p.pass(policy.ModeAdvise)
-	}
-	p.withProposals(p.round.Degraded)
-	p.withProposals(p.round.Waiting)
-	p.round.After = m.total()
 	return p
 }
 

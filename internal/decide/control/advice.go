@@ -55,6 +55,14 @@ func (c *Controller) advise(moves []plan.Move) {
 	}
 }
 
+// advised returns the moves that are offered now.
+func (c *Controller) advised() (all []plan.Move) {
+	for i := range c.advice.current {
+		all = append(all, c.advice.current[i].Move)
+	}
+	return all
+}
+
 // accept queues an advised move because an operator wants it.
 func (c *Controller) accept(e Accept) {
 	at := slices.IndexFunc(c.advice.current, func(a status.Advice) bool { return a.ID == e.Advice })

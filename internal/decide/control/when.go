@@ -275,12 +275,15 @@ func (c *Controller) plan() {
 	if s := c.State(); s != Held && s != Idle || c.host.sample.Unmeasured {
 		return
 	}
-	round := c.roundDue()
+	find, round := balance.Plan, c.roundDue()
+	if round { // it replaces the moves of a plan, and VMs wait for it
+		find = balance.Degraded
+	}
 	c.when.planned, c.when.over = c.moment(), c.overThreshold()
 	c.when.again = false
 	h, _ := c.Inventory(c.turn.now)
 	r := c.request(&h)
-	p, err := balance.Plan(r)
+	p, err := find(r)
 	c.turn.ready.Planned = true
 	if err != nil {
 		c.log(Error, "planning failed", "error", err)
@@ -301,7 +304,10 @@ func (c *Controller) plan() {
 			c.endAhead()
 		}
 	case round:
-		moves = c.oneRound(r)
+		advised = c.advised()
+		if moves = c.oneRound(r); len(moves) == 0 {
+			c.when.plan.Blocked = servedFirst(p.Degraded)
+		}
 	case c.awaitsKernel(moves) || len(moves) > 0 && c.awaitsOthers():
 		moves = nil
 	case len(moves) == len(p.Moves):
@@ -311,6 +317,15 @@ func (c *Controller) plan() {
 		c.queueMove(m, Balancer)
 	}
 	c.advise(advised)
+}
+
+// servedFirst says why degraded guests do not move as long as the kernel brings their memory.
+func servedFirst(degraded []plan.Degraded) (all []plan.Blocked) {
+	for i := range degraded {
+		all = append(all, plan.Blocked{Guest: degraded[i].Guest, Kind: plan.BlockedNotYet,
+			Why: "kernel balancing brings its memory to its vCPUs first"})
+	}
+	return all
 }
 
 // reasons returns why degraded guests do not move.
