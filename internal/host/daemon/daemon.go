@@ -206,17 +206,32 @@ func (l *loop) pauses() bool {
 // othersRun reports whether guests have come or gone since the host was last asked to be observed for that.
 func (l *loop) othersRun() bool { return l.Roster != nil && l.Roster() != l.roster }
 
-// turn is one turn of the loop.
+// turn is one turn of the loop. It decides only after the events that have come: where turns take long, timers and
+// events are ready at the same time, and Go chooses between them by chance.
 func (l *loop) turn() {
 	l.turned = time.Now()
 	defer func() { l.took = time.Since(l.turned) }()
+	l.stepWaiting()
 	l.step(control.Tick{})
 	sample := l.Watcher.Sample()
+	l.stepWaiting()
 	if l.othersRun() {
 		l.roster = l.Roster()
 		l.step(control.RosterChanged{})
 	}
 	l.step(control.Sampled{Sample: sample})
+}
+
+// stepWaiting steps the events of workers that wait for the loop.
+func (l *loop) stepWaiting() {
+	for {
+		select {
+		case e := <-l.events:
+			l.step(e)
+		default:
+			return
+		}
+	}
 }
 
 // step feeds an event to the controller and carries out the result, and the
